@@ -1,0 +1,5 @@
+"""`python -m fidelity`."""
+
+from fidelity.cli import main
+
+main()
