@@ -1,0 +1,1 @@
+"""Prompt families, tokenizers, and fitting a prompt to an exact number of templated tokens."""
