@@ -1,0 +1,170 @@
+"""The model: one forward over the new tokens of several sequences together, as a serving batch runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import attention, gdn, moe
+from .build import Layer, build_layers
+from .layers import Array, frozen, rms_norm
+from .weights import EMBED, HEAD, Weights
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """What the linear layers carry, one entry a layer: conv [channels, kernel - 1], state [Hv, dk, dv]."""
+
+    conv: tuple[Array, ...]
+    state: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """A sequence after ``length`` tokens. Keys and values, one entry a full layer: [length, kv_heads, d]."""
+
+    length: int
+    recurrent: Recurrent
+    keys: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """New tokens of one sequence: ``ids`` continue ``state`` at absolute position ``state.length``.
+
+    ``checkpoints``: absolute positions, multiples of 64 inside the segment, whose :class:`Recurrent` is
+    wanted. ``logits_from``: the first absolute position whose logits are wanted; None for the last only.
+    ``decode``: the tokens were generated, not sent.
+    """
+
+    ids: NDArray[np.integer]
+    state: State
+    checkpoints: tuple[int, ...] = ()
+    logits_from: int | None = None
+    decode: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """Logits [positions, vocabulary] float32, the state after the segment, and the checkpoints asked for."""
+
+    logits: Array
+    state: State
+    checkpoints: dict[int, Recurrent]
+
+
+class Model:
+    """A Qwen3-Next. Arrays it hands out are read-only: states may be shared freely."""
+
+    def __init__(self, weights: Weights, experts: moe.Experts) -> None:
+        self.config = weights.config
+        self.experts = experts
+        self._embed = weights.tensors[EMBED]
+        self._head = np.ascontiguousarray(weights.tensors[HEAD].T)
+        self._norm = 1 + weights.tensors["model.norm.weight"]
+        self._layers: list[Layer] = build_layers(weights)
+
+    def empty(self) -> State:
+        """The state of a sequence of no tokens."""
+        c = self.config
+        channels = 2 * c.linear_num_key_heads * c.linear_key_head_dim
+        channels += c.linear_num_value_heads * c.linear_value_head_dim
+        linear = sum(kind == "linear_attention" for kind in c.layer_types)
+        full = len(c.layer_types) - linear
+        conv = frozen(np.zeros((channels, c.linear_conv_kernel_dim - 1), np.float32))
+        shape = (c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
+        state = frozen(np.zeros(shape, np.float32))
+        cache = frozen(np.zeros((0, c.num_key_value_heads, c.head_dim), np.float32))
+        return State(0, Recurrent((conv,) * linear, (state,) * linear), (cache,) * full, (cache,) * full)
+
+    def forward(self, segments: Sequence[Segment]) -> list[Result]:
+        """Compute every segment's tokens in one batch; GEMMs and experts see all of them together.
+
+        Raises ValueError for no segments, an empty segment, or an id outside the vocabulary.
+        """
+        ids = _checked_ids(segments, self.config.vocab_size)
+        ends = np.cumsum([len(segment.ids) for segment in segments]).tolist()
+        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        extend = not all(segment.decode for segment in segments)
+        eps = self.config.rms_norm_eps
+        carried: list[list[gdn.Carried]] = []  # by linear layer, then segment
+        caches: list[list[tuple[Array, Array]]] = []  # by full layer, then segment
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN and inf are what the fault is about
+            x = self._embed[ids]
+            for layer in self._layers:
+                normed = rms_norm(x, layer.input_norm, eps)
+                if isinstance(layer.mixer, gdn.GdnWeights):
+                    at = len(carried)
+                    mixed, after = gdn.forward(layer.mixer, normed, _gdn_pieces(segments, spans, at))
+                    carried.append(after)
+                else:
+                    at = len(caches)
+                    mixed, grown = attention.forward(layer.mixer, normed, _kv_pieces(segments, spans, at))
+                    caches.append(grown)
+                x = x + mixed
+                x = x + moe.forward(layer.moe, rms_norm(x, layer.post_norm, eps), self.experts, extend=extend)
+            rows = [_logit_rows(segment, *span) for segment, span in zip(segments, spans, strict=True)]
+            wanted = x[np.concatenate(rows)]
+            logits = rms_norm(wanted, self._norm, eps) @ self._head
+        parts = np.split(logits, np.cumsum([len(r) for r in rows])[:-1])
+        return [
+            Result(part, *_after(segment, [c[i] for c in carried], [kv[i] for kv in caches]))
+            for i, (segment, part) in enumerate(zip(segments, parts, strict=True))
+        ]
+
+
+def _checked_ids(segments: Sequence[Segment], vocabulary: int) -> NDArray[np.intp]:
+    if not segments or any(len(segment.ids) == 0 for segment in segments):
+        raise ValueError("a forward needs at least one segment, and each segment at least one token")
+    ids = np.concatenate([np.asarray(segment.ids) for segment in segments]).astype(np.intp)
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise ValueError(f"token ids must be between 0 and {vocabulary - 1}")
+    return ids
+
+
+def _gdn_pieces(segments: Sequence[Segment], spans: list[tuple[int, int]], layer: int) -> list[gdn.Piece]:
+    return [
+        gdn.Piece(
+            start,
+            stop,
+            segment.state.length,
+            segment.state.recurrent.conv[layer],
+            segment.state.recurrent.state[layer],
+            segment.checkpoints,
+        )
+        for segment, (start, stop) in zip(segments, spans, strict=True)
+    ]
+
+
+def _kv_pieces(
+    segments: Sequence[Segment], spans: list[tuple[int, int]], layer: int
+) -> list[attention.Piece]:
+    return [
+        attention.Piece(
+            start, stop, segment.state.length, segment.state.keys[layer], segment.state.values[layer]
+        )
+        for segment, (start, stop) in zip(segments, spans, strict=True)
+    ]
+
+
+def _logit_rows(segment: Segment, start: int, stop: int) -> NDArray[np.intp]:
+    if segment.logits_from is None:
+        return np.arange(stop - 1, stop)
+    return np.arange(max(start, start + segment.logits_from - segment.state.length), stop)
+
+
+def _after(
+    segment: Segment, carried: list[gdn.Carried], caches: list[tuple[Array, Array]]
+) -> tuple[State, dict[int, Recurrent]]:
+    def recurrent(pairs: list[tuple[Array, Array]]) -> Recurrent:
+        return Recurrent(tuple(conv for conv, _ in pairs), tuple(state for _, state in pairs))
+
+    state = State(
+        segment.state.length + len(segment.ids),
+        recurrent([(c.conv, c.state) for c in carried]),
+        tuple(keys for keys, _ in caches),
+        tuple(values for _, values in caches),
+    )
+    return state, {p: recurrent([c.checkpoints[p] for c in carried]) for p in segment.checkpoints}
