@@ -67,7 +67,7 @@ class Family(_Strict):
 
 
 def placeholders(text: str) -> list[str]:
-    """Words in braces, in order: "{filler} {a}" gives ["filler", "a"]. The braces of JSON hold no such word."""
+    """Words in braces, in order: "{filler} {a}" gives ["filler", "a"]. JSON's braces hold no such word."""
     return re.findall(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", text)
 
 

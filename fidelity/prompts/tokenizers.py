@@ -1,0 +1,140 @@
+"""Chat messages to the token ids that a server would see: by a local tokenizer, or by asking the server."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fidelity.errors import FidelityError, PromptError, UnreachableError
+from fidelity.prompts import autotokenizer
+
+Messages = list[dict[str, str]]
+Post = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+_OTHER_WAY = "name a local tokenizer instead: a folder with tokenizer.json and a chat template, or a hub id"
+
+
+class ChatTokenizer(Protocol):
+    """What fitting needs. An instance must be hashable (any plain class is) and always give the same ids."""
+
+    @property
+    def source(self) -> str:
+        """What it is, for the record of the run."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of token ids, where known."""
+
+    def encode(self, messages: Messages) -> list[int]:
+        """Ids of the whole templated conversation up to where the answer starts."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens included."""
+
+
+class LocalTokenizer:
+    """`name` is a folder, a tokenizer.json, or a hub id such as "Qwen/Qwen3.6-35B-A3B".
+
+    Raises PromptError when nothing can be loaded or there is no chat template.
+    """
+
+    def __init__(self, name: str | Path, thinking: bool) -> None:
+        place = autotokenizer.folder(str(name))
+        self._tokenizer = autotokenizer.load(place, str(name))
+        self._thinking = thinking
+        if not self._tokenizer.chat_template:
+            raise PromptError(
+                f"the tokenizer '{name}' has no chat template",
+                "put its chat_template.jinja beside tokenizer.json, or use the server's /tokenize",
+            )
+        self.vocab_size: int | None = len(self._tokenizer)
+        self.source = f"local {name}{autotokenizer.digest(place)}, {_mode(thinking)}"
+
+    def encode(self, messages: Messages) -> list[int]:
+        """Raises PromptError when the chat template refuses the messages (some know no system role)."""
+        import jinja2
+
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                messages,
+                tokenize=True,
+                add_generation_prompt=True,
+                return_dict=False,
+                enable_thinking=self._thinking,
+            )
+        except jinja2.TemplateError as error:
+            raise PromptError(
+                f"the chat template refuses the prompt: {error}",
+                "choose families whose turns it accepts",
+            ) from error
+        return [int(token) for token in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+class ServerTokenizer:
+    """The server's own tokenizer and template, by POST /tokenize (sglang from 0.5.13, vLLM).
+
+    `post(path, body)` sends JSON and returns the JSON object answered. It raises UnreachableError when the
+    server does not answer, and another FidelityError when it refuses.
+    """
+
+    def __init__(self, post: Post, thinking: bool, vocab_size: int | None = None) -> None:
+        self._post = post
+        self._thinking = thinking
+        self.vocab_size = vocab_size
+        self.source = f"server /tokenize, {_mode(thinking)}"
+
+    def encode(self, messages: Messages) -> list[int]:
+        """Raises PromptError when the server has no /tokenize for messages: a caller may then fall back."""
+        body = {
+            "messages": messages,
+            "add_generation_prompt": True,
+            "chat_template_kwargs": {"enable_thinking": self._thinking},
+        }
+        answer = self._ask("/tokenize", body)
+        ids = answer.get("tokens")
+        if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
+            raise PromptError(
+                "the server's /tokenize does not take chat messages: no token ids came", _OTHER_WAY
+            )
+        if answer.get("count", len(ids)) != len(ids):
+            raise PromptError(
+                f"the server's /tokenize contradicts itself: {len(ids)} ids, count {answer['count']}",
+                _OTHER_WAY,
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Raises PromptError when the server has no /detokenize."""
+        answer = self._ask("/detokenize", {"tokens": list(ids), "skip_special_tokens": False})
+        text = answer.get("text", answer.get("prompt"))
+        if not isinstance(text, str):
+            raise PromptError("the server's /detokenize gave no text", _OTHER_WAY)
+        return text
+
+    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._post(path, body)
+        except UnreachableError:
+            raise
+        except FidelityError as error:
+            raise PromptError(f"the server has no usable {path}: {error}", _OTHER_WAY) from error
+
+
+def check_ids(ids: Sequence[int], vocab_size: int | None) -> None:
+    """Raise PromptError unless every id is in the vocabulary: one id past it can kill a server.
+
+    With `vocab_size` None only the sign can be checked.
+    """
+    bad = [token for token in ids if token < 0 or (vocab_size is not None and token >= vocab_size)]
+    if bad:
+        raise PromptError(
+            f"{len(bad)} of {len(ids)} token ids are outside the vocabulary of {vocab_size}: {bad[0]} first",
+            "the tokenizer belongs to another model: name the one that this server loads",
+        )
+
+
+def _mode(thinking: bool) -> str:
+    return f"thinking {'on' if thinking else 'off'}"
