@@ -1,11 +1,9 @@
 """Chat messages to the token ids that a server would see: by a local tokenizer, or by asking the server."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from fidelity.errors import FidelityError, PromptError, UnreachableError
-from fidelity.prompts import autotokenizer
 
 Messages = list[dict[str, str]]
 Post = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -31,48 +29,6 @@ class ChatTokenizer(Protocol):
         """Text of the ids, special tokens included."""
 
 
-class LocalTokenizer:
-    """`name` is a folder, a tokenizer.json, or a hub id such as "Qwen/Qwen3.6-35B-A3B".
-
-    Raises PromptError when nothing can be loaded or there is no chat template.
-    """
-
-    def __init__(self, name: str | Path, thinking: bool) -> None:
-        place = autotokenizer.folder(str(name))
-        self._tokenizer = autotokenizer.load(place, str(name))
-        self._thinking = thinking
-        if not self._tokenizer.chat_template:
-            raise PromptError(
-                f"the tokenizer '{name}' has no chat template",
-                "put its chat_template.jinja beside tokenizer.json, or use the server's /tokenize",
-            )
-        self.vocab_size: int | None = len(self._tokenizer)
-        self.source = f"local {name}{autotokenizer.digest(place)}, {_mode(thinking)}"
-
-    def encode(self, messages: Messages) -> list[int]:
-        """Raises PromptError when the chat template refuses the messages (some know no system role)."""
-        import jinja2
-
-        try:
-            ids = self._tokenizer.apply_chat_template(
-                messages,
-                tokenize=True,
-                add_generation_prompt=True,
-                return_dict=False,
-                enable_thinking=self._thinking,
-            )
-        except jinja2.TemplateError as error:
-            raise PromptError(
-                f"the chat template refuses the prompt: {error}",
-                "choose families whose turns it accepts",
-            ) from error
-        return [int(token) for token in ids]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
-        return text
-
-
 class ServerTokenizer:
     """The server's own tokenizer and template, by POST /tokenize (sglang from 0.5.13, vLLM).
 
@@ -84,7 +40,7 @@ class ServerTokenizer:
         self._post = post
         self._thinking = thinking
         self.vocab_size = vocab_size
-        self.source = f"server /tokenize, {_mode(thinking)}"
+        self.source = f"server /tokenize, {mode(thinking)}"
 
     def encode(self, messages: Messages) -> list[int]:
         """Raises PromptError when the server has no /tokenize for messages: a caller may then fall back."""
@@ -136,5 +92,6 @@ def check_ids(ids: Sequence[int], vocab_size: int | None) -> None:
         )
 
 
-def _mode(thinking: bool) -> str:
+def mode(thinking: bool) -> str:
+    """For the `source` of a tokenizer."""
     return f"thinking {'on' if thinking else 'off'}"

@@ -1,20 +1,64 @@
-"""Finding and loading a tokenizer with transformers, from a folder or from the Hugging Face hub."""
+"""A tokenizer loaded on this machine with transformers, from a folder or from the Hugging Face hub."""
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from fidelity.errors import PromptError
+from fidelity.prompts.tokenizers import Messages, mode
 
 _HINT = "name a folder with tokenizer.json and a chat template, or leave it out to use the server's /tokenize"
 _HUB_WAIT = 5.0
 """Seconds to wait for the hub before calling it unreachable (transformers would try for 45)."""
 
 
-def folder(name: str) -> Path | None:
+class LocalTokenizer:
+    """`name` is a folder, a tokenizer.json, or a hub id such as "Qwen/Qwen3.6-35B-A3B".
+
+    Raises PromptError when nothing can be loaded or there is no chat template.
+    """
+
+    def __init__(self, name: str | Path, thinking: bool) -> None:
+        place = _folder(str(name))
+        self._tokenizer = _load(place, str(name))
+        self._thinking = thinking
+        if not self._tokenizer.chat_template:
+            raise PromptError(
+                f"the tokenizer '{name}' has no chat template",
+                "put its chat_template.jinja beside tokenizer.json, or use the server's /tokenize",
+            )
+        self.vocab_size: int | None = len(self._tokenizer)
+        self.source = f"local {name}{_digest(place)}, {mode(thinking)}"
+
+    def encode(self, messages: Messages) -> list[int]:
+        """Raises PromptError when the chat template refuses the messages (some know no system role)."""
+        import jinja2
+
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                messages,
+                tokenize=True,
+                add_generation_prompt=True,
+                return_dict=False,
+                enable_thinking=self._thinking,
+            )
+        except jinja2.TemplateError as error:
+            raise PromptError(
+                f"the chat template refuses the prompt: {error}",
+                "choose families whose turns it accepts",
+            ) from error
+        return [int(token) for token in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def _folder(name: str) -> Path | None:
     """The local folder meant by `name`, or None for a hub id. Raises PromptError when it can be neither."""
     path = Path(name).expanduser()
     if path.is_file():
@@ -28,7 +72,7 @@ def folder(name: str) -> Path | None:
     return None
 
 
-def load(place: Path | None, name: str) -> Any:
+def _load(place: Path | None, name: str) -> Any:
     """The transformers tokenizer in the folder `place`, or of the hub id `name`; a cached one is preferred.
 
     Raises PromptError.
@@ -67,7 +111,7 @@ def _reach_hub(name: str) -> None:
         raise PromptError(f"{message}; {hub} cannot be reached ({_first_line(error)})", _HINT) from error
 
 
-def digest(place: Path | None) -> str:
+def _digest(place: Path | None) -> str:
     """First digits of the SHA-256 of tokenizer.json, so that two records can be told apart."""
     file = place / "tokenizer.json" if place else None
     if file is None or not file.exists():
