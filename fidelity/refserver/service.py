@@ -1,0 +1,52 @@
+"""A loaded server: its settings, weights, tokenizer and running engine."""
+
+from dataclasses import dataclass, field
+from time import time
+from typing import cast
+
+import numpy as np
+
+from .model import Model
+from .moe import Experts, Fault, Guard
+from .pool import Pool
+from .requests import Limits
+from .scheduler import Scheduler
+from .settings import Settings
+from .text import Text
+from .weights import Weights, load
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything a request handler needs; `started` is in seconds since the epoch."""
+
+    settings: Settings
+    weights: Weights
+    text: Text
+    scheduler: Scheduler
+    started: float = field(default_factory=time)
+
+    @property
+    def limits(self) -> Limits:
+        """What requests are checked against."""
+        return Limits(self.weights.config.vocab_size, self.settings.context_length)
+
+
+def start(settings: Settings) -> Service:
+    """Load the profile and start the engine's thread.
+
+    Raises FileNotFoundError for a profile or tokenizer that is not there, ValueError for one that is broken.
+    """
+    weights = load(settings.profile)
+    text = Text(weights.tokenizer)
+    pool = Pool()
+    experts = Experts(
+        pool=pool,
+        cu=settings.cu,
+        guard=cast(Guard, settings.expert_guard),
+        fault=cast(Fault, settings.fault),
+        noise=settings.noise,
+        rng=np.random.default_rng(settings.seed),
+    )
+    scheduler = Scheduler(Model(weights, experts), pool, settings, text.decode, text.eos)
+    return Service(settings, weights, text, scheduler)

@@ -1,0 +1,75 @@
+"""What one embedded server is asked to be: profile, fault, guards, cache and limits."""
+
+from dataclasses import dataclass
+from math import lcm
+
+FAULTS = ("none", "split-k", "split-k-nan", "split-k-extend")
+GUARDS = ("splitk", "retreat", "unsplit")
+STRATEGIES = ("extra_buffer", "no_buffer")
+
+CHUNK = 64  # tokens per gated-delta-rule chunk: recurrent state exists only at its multiples
+TRACK_INTERVAL = 256  # decoded tokens between two recurrent states kept, before rounding up to the grid
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One server's settings; lengths and sizes in tokens, `cu` in virtual compute units, `noise` relative.
+
+    Raises ValueError, with the value, for anything the engine cannot be.
+    """
+
+    profile: str = "quiz-state"
+    fault: str = "none"
+    guard: tuple[str, ...] = ()
+    strategy: str = "extra_buffer"
+    cu: int = 16
+    noise: float = 0.0
+    seed: int = 0
+    page_size: int = CHUNK
+    max_cache_tokens: int = 65536
+    max_states: int = 128
+    nan_json: str = "null"
+    enable_cache_report: bool = True
+    max_running_requests: int = 64
+    context_length: int = 8192
+
+    def __post_init__(self) -> None:
+        _one_of("fault", self.fault, FAULTS)
+        _one_of("strategy", self.strategy, STRATEGIES)
+        _one_of("nan_json", self.nan_json, ("null", "500"))
+        for name in self.guard:
+            _one_of("guard", name, GUARDS)
+        for name in ("cu", "page_size", "max_cache_tokens", "max_states", "max_running_requests"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not 0.0 <= self.noise < 1.0:
+            raise ValueError(f"noise must be in [0, 1), got {self.noise}.")
+        if self.strategy == "no_buffer" and self.page_size != 1:
+            raise ValueError(f"page_size must be 1 with strategy no_buffer, got {self.page_size}.")
+        if CHUNK % self.page_size and self.page_size % CHUNK:
+            raise ValueError(f"page_size must divide {CHUNK} or be a multiple of it, got {self.page_size}.")
+
+    @property
+    def grid(self) -> int:
+        """Tokens between two positions a prefill may keep a recurrent state at."""
+        return lcm(CHUNK, self.page_size)
+
+    @property
+    def decode_grid(self) -> int:
+        """Tokens between two positions decoding may keep a recurrent state at."""
+        return lcm(self.grid, TRACK_INTERVAL)
+
+    @property
+    def expert_guard(self) -> str:
+        """The guard that acts inside the MoE: `unsplit`, `splitk` or `none`."""
+        return next((name for name in ("unsplit", "splitk") if name in self.guard), "none")
+
+    @property
+    def retreat(self) -> bool:
+        """Whether a cache hit must leave at least two tokens to compute."""
+        return "retreat" in self.guard
+
+
+def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {value!r}.")
