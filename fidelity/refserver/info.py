@@ -11,12 +11,14 @@ from starlette.responses import PlainTextResponse, Response
 from fidelity import __version__
 
 from .errors import EngineError
+from .moe import TILE
 from .progress import answers
 from .replies import json_reply
 from .requests import Request, new_rid
 from .sampling import Sampling
 from .service import Service
 from .settings import TRACK_INTERVAL
+from .weights import Config
 
 ENGINE = "fidelity-embedded"
 HEALTH_TIMEOUT = 20.0  # seconds for the health check's one token
@@ -56,6 +58,7 @@ async def server_info(http: HttpRequest) -> Response:
         "fault": settings.fault,
         "guard": list(settings.guard),
         "cu": settings.cu,
+        "moe_shape": _moe_shape(weights.config),
         "noise": settings.noise,
         "seed": settings.seed,
         "random_seed": settings.seed,
@@ -92,6 +95,17 @@ async def server_info(http: HttpRequest) -> Response:
         "internal_states": [_internal_state(service)],
     }
     return json_reply(info, "null", native=True)
+
+
+def _moe_shape(config: Config) -> dict[str, int]:
+    """What decides which batch sizes are split along K, and how far."""
+    return {
+        "hidden": config.hidden_size,
+        "intermediate": config.moe_intermediate_size,
+        "topk": config.num_experts_per_tok,
+        "experts": config.num_experts,
+        "tile": TILE,
+    }
 
 
 async def model_info(http: HttpRequest) -> Response:

@@ -1,0 +1,250 @@
+"""The verdict of one cell from its observations: what counts as exercised, what as corrupt, what decides."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fidelity.compare import Agreement, broken_rules, compare_first_token
+from fidelity.evidence import Group, Judged, missed, not_cold
+from fidelity.observations import Answer
+from fidelity.plan import Thresholds
+from fidelity.probes.cells import Cell
+from fidelity.stats.divergence import divergences
+from fidelity.stats.rates import clopper_pearson, prompts_needed
+from fidelity.stats.topk import TopK, stack
+from fidelity.verdicts import (
+    FAIL,
+    INCONCLUSIVE,
+    NOT_EXERCISED,
+    PASS,
+    CellVerdict,
+    Divergences,
+    Example,
+    Figure,
+    Spread,
+)
+
+EXAMPLES = 3
+
+
+def judge_floor(arm: str, cell: Cell, groups: Sequence[Group], limits: Thresholds) -> CellVerdict:
+    """Cold against cold again: the run-to-run floor of this length. A broken cold answer counts here."""
+    judged = []
+    for group in groups:
+        rules = broken_rules(group.cold.answer, limits.near_tie)
+        if rules:
+            judged.append(Judged(group, group.cold, Agreement("broken", math.inf, rules), None))
+        if group.cold2 is not None:
+            agreement = compare_first_token(group.cold.answer, group.cold2.answer, limits.near_tie)
+            judged.append(Judged(group, group.cold2, agreement, not_cold(group.cold2)))
+    floor = Cell(f"L={cell.length} cold", "floor", cell.length, cell.length, "cold against cold again")
+    return _verdict(arm, floor, groups, judged, limits)
+
+
+def judge_hits(
+    arm: str, cell: Cell, groups: Sequence[Group], limits: Thresholds, min_tail: int = 1
+) -> CellVerdict:
+    """Hits against their cold answers. A guard that leaves no tail this short makes it a structural gate:
+    every re-send must recompute at least `min_tail` tokens and answer as the cold one does."""
+    structural = min_tail > cell.tail
+    judged = [
+        Judged(
+            group,
+            hit,
+            compare_first_token(group.cold.answer, hit.answer, limits.near_tie),
+            missed(group, hit, cell, structural=structural),
+        )
+        for group in groups
+        for hit in group.hits
+    ]
+    verdict = _verdict(arm, cell, groups, judged, limits)
+    if not structural:
+        return verdict
+    short = sum(1 for one in judged if one.send.tail_seen is not None and one.send.tail_seen < min_tail)
+    if short:
+        reason = f"the guard leaves no tail under {min_tail}, yet {short} re-sends recomputed less"
+        return replace(verdict, state=FAIL, reason=reason)
+    if verdict.state == PASS:
+        tails = ", ".join(verdict.tails)
+        return replace(verdict, reason=f"one-token path removed: tails {tails}; {verdict.reason}")
+    return verdict
+
+
+def _verdict(
+    arm: str, cell: Cell, groups: Sequence[Group], judged: Sequence[Judged], limits: Thresholds
+) -> CellVerdict:
+    corrupt = {one.group.prompt for one in judged if one.agreement.corrupt}
+    exercised = {
+        one.group.prompt for one in judged if one.missed is None and one.agreement.kind != "unreadable"
+    }
+    exercised |= corrupt
+    misses = Counter(one.missed for one in judged if one.missed)
+    if any(one.agreement.kind == "unreadable" and one.missed is None for one in judged):
+        misses["no readable answer to compare"] += sum(one.agreement.kind == "unreadable" for one in judged)
+    rules = Counter(rule.split(":")[0].split(" (")[0] for one in judged for rule in one.agreement.rules)
+    lower, upper = _rate_limits(len(corrupt), len(exercised), limits.confidence)
+    figures = _figures(len(corrupt), len(exercised), lower, upper, limits) if exercised else ()
+    state, reason = _decide(len(corrupt), len(exercised), len(groups), rules, misses, lower, upper, limits)
+    faces: Counter[str] = Counter()
+    for one in judged:
+        faces.update(one.send.answer.faces)
+    seen = [one.send for one in judged if one.send.tail_seen is not None]
+    return CellVerdict(
+        arm=arm,
+        probe="resend",
+        name=cell.name,
+        kind=cell.kind,
+        length=cell.length,
+        tail=None if cell.kind == "floor" else cell.tail,
+        why=cell.why,
+        state=state,
+        reason=reason,
+        prompts=len(groups),
+        exercised=len(exercised),
+        corrupt=len(corrupt),
+        sends=len(judged),
+        corrupt_sends=sum(one.agreement.corrupt for one in judged),
+        agreement=dict(Counter(one.agreement.kind for one in judged)),
+        rate_lower=lower,
+        rate_upper=upper,
+        divergences=_divergences(judged),
+        tails=_counts(send.tail_seen for send in seen),
+        cached=_counts(send.answer.cached_tokens for send in seen),
+        rules=dict(rules),
+        faces=dict(faces),
+        values=sum(one.send.answer.values for one in judged),
+        missed=dict(misses),
+        figures=figures,
+        examples=tuple(_examples(judged)),
+    )
+
+
+def _rate_limits(corrupt: int, exercised: int, confidence: float) -> tuple[float, float]:
+    if not exercised:
+        return 0.0, 1.0
+    return clopper_pearson(corrupt, exercised, confidence)
+
+
+def _figures(
+    corrupt: int, exercised: int, lower: float, upper: float, limits: Thresholds
+) -> tuple[Figure, ...]:
+    name = f"corrupt-prompt rate, {corrupt} of {exercised}"
+    source = f"thresholds.max_rate; exact one-sided limits at {limits.confidence:.0%}"
+    return (
+        Figure(f"{name}: lower limit", lower, "<=", limits.max_rate, source, lower <= limits.max_rate),
+        Figure(f"{name}: upper limit", upper, "<=", limits.max_rate, source, upper <= limits.max_rate),
+    )
+
+
+def _decide(
+    corrupt: int,
+    exercised: int,
+    prompts: int,
+    rules: Counter[str],
+    misses: Counter[str],
+    lower: float,
+    upper: float,
+    limits: Thresholds,
+) -> tuple[str, str]:
+    counted = f"{corrupt} corrupt prompts of {exercised}"
+    if rules:
+        named = ", ".join(f"{rule} in {count} sends" for rule, count in rules.most_common())
+        return FAIL, f"{counted}: {named}"
+    if corrupt and not lower <= limits.max_rate:
+        return FAIL, f"{counted}: at least {lower:.1%} at {limits.confidence:.0%}"
+    if not exercised:
+        if not prompts:
+            return NOT_EXERCISED, "no prompt was measured"
+        return NOT_EXERCISED, "; ".join(
+            f"{why} ({n} sends)" for why, n in misses.most_common()
+        ) or "no send was made"
+    bound = f"at most {upper:.2g}" if upper < 0.01 else f"at most {_percent(upper)}"
+    said = f"{counted}: {bound} at {limits.confidence:.0%}"
+    if not upper <= limits.max_rate:
+        needed = prompts_needed(limits.max_rate, limits.confidence, corrupt) - exercised
+        return (
+            INCONCLUSIVE,
+            f"{said}, allowed are {_percent(limits.max_rate)}; {needed} more clean prompts would decide",
+        )
+    if misses and exercised < prompts:
+        why, _ = misses.most_common(1)[0]
+        return INCONCLUSIVE, f"only {exercised} of {prompts} prompts took the path ({why})"
+    return PASS, said
+
+
+def _percent(rate: float) -> str:
+    return f"{math.ceil(rate * 1000) / 10:g} %"
+
+
+def _divergences(judged: Sequence[Judged]) -> Divergences | None:
+    pairs = [one for one in judged if one.send is not one.group.cold]
+    if not pairs:
+        return None
+    result = divergences(
+        stack([_top(one.group.cold.answer) for one in pairs]),
+        stack([_top(one.send.answer) for one in pairs]),
+        q_asked=stack([_top(one.send.answer, asked=True) for one in pairs]),
+    )
+    return Divergences(
+        kl_lower=_spread(result.kl_lower),
+        jsd_lower=_spread(result.jsd_lower),
+        jsd_upper=_spread(result.jsd_upper),
+        p_covered=float(np.median(result.p_covered)),
+        q_covered=float(np.median(result.q_covered)),
+    )
+
+
+def _top(answer: Answer, *, asked: bool = False) -> TopK | None:
+    rows = answer.asked if asked else answer.top
+    if not rows:
+        return None
+    return TopK.of([token for token, _ in rows[0]], [value for _, value in rows[0]])
+
+
+def _spread(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Spread:
+    worst = np.where(np.isfinite(values), values, np.inf)
+    middle, high = np.quantile(worst, [0.5, 0.95], method="higher")
+    return Spread(
+        n=len(values),
+        nonfinite=int((~np.isfinite(values)).sum()),
+        median=float(middle),
+        p95=float(high),
+        maximum=float(worst.max()),
+    )
+
+
+def _examples(judged: Sequence[Judged]) -> Iterator[Example]:
+    seen: set[str] = set()
+    corrupt = [one for one in judged if one.agreement.corrupt]
+    # A group with the longer sends reads best.
+    for one in sorted(corrupt, key=lambda one: one.group.show_hit is None):
+        if one.group.prompt in seen or len(seen) == EXAMPLES:
+            continue
+        seen.add(one.group.prompt)
+        is_hit = one.send.role == "hit"
+        other = one.group.show_hit if is_hit and one.group.show_hit else one.send
+        cold = one.group.show_cold if is_hit and one.group.show_cold else one.group.cold
+        why = one.agreement.rules[0] if one.agreement.rules else one.agreement.kind
+        yield Example(
+            prompt=one.group.prompt,
+            expected=one.send.expected_text,
+            cold=_text(cold.answer),
+            other=_text(other.answer),
+            cached_tokens=one.send.answer.cached_tokens,
+            tail=one.send.tail_seen,
+            why=why,
+            order=one.send.order,
+        )
+
+
+def _text(answer: Answer) -> str:
+    if answer.text is not None:
+        return answer.text
+    return answer.error or f"ids {answer.output_ids}"
+
+
+def _counts(values: Iterator[int | None]) -> dict[str, int]:
+    return {str(value): count for value, count in sorted(Counter(v for v in values if v is not None).items())}

@@ -1,0 +1,273 @@
+"""The command line: parse, call, exit code."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fidelity import __version__
+
+app = typer.Typer(
+    help="Does an LLM server compute the right next-token distribution on its cached paths?",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+Many = list[str] | None
+Numbers = list[int] | None
+
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", help="A plan file, or a shipped plan: gate, first-thread.")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", help="Folder of the run. [default: results/<time>-<target>]")
+]
+CountOption = Annotated[
+    int | None, typer.Option("--prompts", help="Distinct prompts per cell. [default: 30]")
+]
+HitsOption = Annotated[
+    int | None, typer.Option("--hits", help="Cached re-sends per prompt and length. [default: 2]")
+]
+PositionOption = Annotated[
+    Numbers, typer.Option("--position", help="Where hits resume, in tokens; repeatable. [default: 192]")
+]
+TailOption = Annotated[Numbers, typer.Option("--tail", help="A suspect tail, in tokens; repeatable.")]
+ControlOption = Annotated[
+    Numbers, typer.Option("--control", help="A path-control tail, in tokens; repeatable.")
+]
+LengthOption = Annotated[Numbers, typer.Option("--length", help="An exact prompt length; repeatable.")]
+FamilyOption = Annotated[Many, typer.Option("--family", help="Only prompts of this family; repeatable.")]
+FolderOption = Annotated[Path | None, typer.Option("--prompt-folder", help="Prompt files of your own.")]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="A local folder or hub id. [default: the server's /tokenize]"),
+]
+ThinkingOption = Annotated[
+    bool | None, typer.Option("--thinking/--no-thinking", help="The template's thinking switch.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice. [default: 0]")]
+MinutesOption = Annotated[
+    float | None, typer.Option("--max-minutes", help="End with a partial report after so long.")
+]
+FailFastOption = Annotated[
+    bool | None, typer.Option("--fail-fast", help="Stop at the first proof of corruption.")
+]
+RateOption = Annotated[
+    float | None, typer.Option("--max-rate", help="Share of corrupt prompts a pass excludes. [default: 0.1]")
+]
+FaultOption = Annotated[
+    str | None,
+    typer.Option("--fault", help="Embedded engine: split-k-nan (default), split-k, split-k-extend, none."),
+]
+StrategyOption = Annotated[
+    str | None, typer.Option("--strategy", help="Embedded engine: extra_buffer (default) or no_buffer.")
+]
+CuOption = Annotated[
+    int | None, typer.Option("--cu", help="Embedded engine: compute units, 16, 32 or 64. [default: 16]")
+]
+NoiseOption = Annotated[
+    float | None, typer.Option("--noise", help="Embedded engine: run-to-run noise. [default: 0]")
+]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="Embedded engine: quiz-state (default), quiz-kv, random.")
+]
+
+
+@app.command()
+def run(
+    model: Annotated[str | None, typer.Option("--model", help="A model to serve, or `embedded`.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="A server that runs already.")] = None,
+    guard: Annotated[
+        Many, typer.Option("--guard", help="One arm for each: none, splitk, unsplit, retreat; repeatable.")
+    ] = None,
+    config: ConfigOption = None,
+    output: OutputOption = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+    ] = None,
+    prompts: CountOption = None,
+    hits: HitsOption = None,
+    position: PositionOption = None,
+    tail: TailOption = None,
+    control: ControlOption = None,
+    length: LengthOption = None,
+    family: FamilyOption = None,
+    prompt_folder: FolderOption = None,
+    tokenizer: TokenizerOption = None,
+    thinking: ThinkingOption = None,
+    seed: SeedOption = None,
+    max_minutes: MinutesOption = None,
+    fail_fast: FailFastOption = None,
+    max_rate: RateOption = None,
+    fault: FaultOption = None,
+    strategy: StrategyOption = None,
+    cu: CuOption = None,
+    noise: NoiseOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Start a server for each guard, send cold and cached prompts, report and judge."""
+    from fidelity import commands
+
+    flags = commands.flags(
+        prompts=prompts,
+        hits=hits,
+        position=position,
+        tail=tail,
+        control=control,
+        length=length,
+        family=family,
+        prompt_folder=prompt_folder,
+        tokenizer=tokenizer,
+        thinking=thinking,
+        seed=seed,
+        max_minutes=max_minutes,
+        fail_fast=fail_fast,
+        max_rate=max_rate,
+    )
+    engine = {"fault": fault, "strategy": strategy, "cu": cu, "noise": noise, "profile": profile}
+    raise typer.Exit(commands.run(model, url, guard, config, output, resume, flags, engine))
+
+
+@app.command()
+def check(
+    url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running sglang server.")],
+    config: ConfigOption = None,
+    output: OutputOption = None,
+    prompts: CountOption = None,
+    hits: HitsOption = None,
+    position: PositionOption = None,
+    tail: TailOption = None,
+    control: ControlOption = None,
+    length: LengthOption = None,
+    family: FamilyOption = None,
+    prompt_folder: FolderOption = None,
+    tokenizer: TokenizerOption = None,
+    thinking: ThinkingOption = None,
+    seed: SeedOption = None,
+    max_minutes: MinutesOption = None,
+    fail_fast: FailFastOption = None,
+    max_rate: RateOption = None,
+) -> None:
+    """Check a running server over HTTP, one request in flight, nothing flushed."""
+    from fidelity import commands
+
+    flags = commands.flags(
+        prompts=prompts,
+        hits=hits,
+        position=position,
+        tail=tail,
+        control=control,
+        length=length,
+        family=family,
+        prompt_folder=prompt_folder,
+        tokenizer=tokenizer,
+        thinking=thinking,
+        seed=seed,
+        max_minutes=max_minutes,
+        fail_fast=fail_fast,
+        max_rate=max_rate,
+    )
+    raise typer.Exit(commands.run(None, url, None, config, output, None, flags, {}))
+
+
+@app.command()
+def prompts(
+    length: Annotated[list[int], typer.Option("--length", help="Templated tokens; repeatable.")],
+    count: Annotated[int, typer.Option("--prompts", help="How many prompts.")] = 30,
+    family: FamilyOption = None,
+    prompt_folder: FolderOption = None,
+    url: Annotated[str | None, typer.Option("--url", help="Tokenize with this server.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="A local folder or hub id. [default: the embedded one]")
+    ] = None,
+    thinking: Annotated[bool, typer.Option("--thinking/--no-thinking")] = False,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    full: Annotated[bool, typer.Option("--full", help="Show the whole text of each prompt.")] = False,
+) -> None:
+    """Show the prompts that would be sent at these lengths, with their token counts."""
+    from fidelity import commands
+
+    raise typer.Exit(
+        commands.show_prompts(length, count, family, prompt_folder, url, tokenizer, thinking, seed, full)
+    )
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+) -> None:
+    """Judge a recorded run again, without a server, and rewrite its reports."""
+    from fidelity import commands
+
+    raise typer.Exit(commands.report(directory))
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option("--port", help="0 picks a free one.")] = 30000,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    guard: Annotated[str, typer.Option("--guard", help="none, splitk, unsplit, retreat.")] = "none",
+    fault: Annotated[
+        str, typer.Option("--fault", help="split-k-nan, split-k, split-k-extend, none.")
+    ] = "split-k-nan",
+    strategy: Annotated[str, typer.Option("--strategy", help="extra_buffer or no_buffer.")] = "extra_buffer",
+    cu: Annotated[int, typer.Option("--cu", help="Compute units: 16, 32 or 64.")] = 16,
+    noise: Annotated[float, typer.Option("--noise", help="Run-to-run noise.")] = 0.0,
+    profile: Annotated[str, typer.Option("--profile", help="quiz-state, quiz-kv, random.")] = "quiz-state",
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    page_size: Annotated[
+        int | None, typer.Option("--page-size", help="[default: 64, under no_buffer 1]")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write the model as a Hugging Face folder, and end.")
+    ] = None,
+) -> None:
+    """Serve the embedded engine by hand; it speaks sglang's API."""
+    from fidelity import commands
+
+    options: dict[str, Any] = {
+        "port": port,
+        "host": host,
+        "guard": guard,
+        "fault": fault,
+        "strategy": strategy,
+        "cu": cu,
+        "noise": noise,
+        "profile": profile,
+        "seed": seed,
+        "page-size": page_size or (1 if strategy == "no_buffer" else 64),
+    }
+    raise typer.Exit(commands.serve(options, export))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fidelity {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: an error meant for the user is one message and its exit code, never a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as exc:
+        from fidelity.errors import FidelityError
+
+        if not isinstance(exc, FidelityError):
+            raise
+        from fidelity.commands import complain
+
+        sys.exit(complain(exc))

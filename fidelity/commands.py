@@ -1,0 +1,148 @@
+"""What each command does, from parsed flags to an exit code."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fidelity import manifest as manifests
+from fidelity import plan as plans
+from fidelity.errors import FidelityError, UsageError
+from fidelity.execute import conclude, execute, new_run
+
+
+def flags(**given: Any) -> dict[str, Any]:
+    """The plan's data that the shared flags stand for; None leaves the plan's own value."""
+    tails = {"suspects": given["tail"], "controls": given["control"], "positions": given["position"]}
+    resend = {"hits": given["hits"], "lengths": given["length"], **tails}
+    prompts = {
+        "count": given["prompts"],
+        "families": given["family"],
+        "folder": given["prompt_folder"],
+        "tokenizer": given["tokenizer"],
+        "thinking": given["thinking"],
+    }
+    return {
+        "prompts": prompts,
+        "resend": {key: value or None for key, value in resend.items()},
+        "thresholds": {"max_rate": given["max_rate"]},
+        "seed": given["seed"],
+        "max_minutes": given["max_minutes"],
+        "fail_fast": given["fail_fast"],
+    }
+
+
+def run(
+    model: str | None,
+    url: str | None,
+    guards: Sequence[str] | None,
+    config: str | None,
+    output: Path | None,
+    resume: Path | None,
+    shared: dict[str, Any],
+    engine: dict[str, Any],
+) -> int:
+    """`fidelity run` and `fidelity check`. Raises FidelityError."""
+    console = Console()
+    if resume is not None:
+        manifest = manifests.load(resume)
+        return execute(manifest, resume, console)
+    if model and url:
+        raise UsageError(
+            "--model and --url name two targets", "give one: a server that runs already needs no model"
+        )
+    if not (model or url or config):
+        raise UsageError(
+            "nothing says what to run",
+            "give --model embedded, --model NAME, --url http://HOST:PORT or --config FILE",
+        )
+    data = plans.read_file(config) if config else {}
+    over = {**shared, "target": {**_target(model, url), **engine}}
+    if guards:
+        over["arms"] = [{"name": name, "guard": name} for name in guards]
+    plan = plans.build(plans.merge(data, over), config or "the command line")
+    manifest, directory = new_run(plan, output, sys.argv)
+    return execute(manifest, directory, console)
+
+
+def report(directory: Path) -> int:
+    """`fidelity report`."""
+    return conclude(manifests.load(directory), directory, Console())
+
+
+def show_prompts(
+    lengths: Sequence[int],
+    count: int,
+    family: Sequence[str] | None,
+    folder: Path | None,
+    url: str | None,
+    tokenizer: str | None,
+    thinking: bool,
+    seed: int,
+    full: bool,
+) -> int:
+    """`fidelity prompts`: one line per prompt and length, or the whole text."""
+    from fidelity.prompting import order_prompts, tokenizer_for
+    from fidelity.prompts.fitting import fit
+
+    section = {
+        "count": count,
+        "families": tuple(family or ()),
+        "folder": folder,
+        "tokenizer": tokenizer,
+        "thinking": thinking,
+    }
+    plan = plans.build(
+        {"prompts": section, "seed": seed, "target": _target(None if url else "embedded", url)}
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    with tokenizer_for(plan) as encoder:
+        console.print(f"tokenizer: {encoder.source}", markup=False)
+        for prompt in order_prompts(plan)[:count]:
+            for length in lengths:
+                fitted = fit(prompt.family, prompt.item, length, encoder)
+                pads = f", {fitted.pad_count} x {fitted.pad!r}" if fitted.pad_count else ""
+                console.print(
+                    f"{fitted.prompt_id}: {len(fitted.ids)} tokens, frame {fitted.frame + 1}, items 1 to "
+                    f"{fitted.filler_count}{pads}, answer {fitted.answer!r}",
+                    markup=False,
+                )
+                for message in fitted.messages if full else ():
+                    console.print(f"  {message['role']}: {message['content']}", markup=False)
+    return 0
+
+
+def serve(options: dict[str, Any], export: Path | None) -> int:
+    """`fidelity serve`: becomes the embedded server, or writes its model and ends."""
+    if export is not None:
+        from fidelity.refserver.export import export as write
+        from fidelity.refserver.weights import load
+
+        write(load(options["profile"]), export)
+        sys.stdout.write(f"wrote {export}\n")
+        return 0
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return os.execv(sys.executable, [sys.executable, "-P", "-m", "fidelity.refserver", *words])
+
+
+def complain(error: FidelityError) -> int:
+    """Say what happened and what to do next, on standard error; returns the exit code."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    console = Console(stderr=True, highlight=False, width=max(width, 60))
+    console.print("error:", style="bold red", end=" ")
+    console.print(error.message, markup=False)
+    if error.hint:
+        console.print(f"  {error.hint}", markup=False, style="dim")
+    return error.exit_code
+
+
+def _target(model: str | None, url: str | None) -> dict[str, Any]:
+    if url:
+        return {"kind": "attach", "url": url}
+    if model == "embedded":
+        return {"kind": "embedded", "model": "embedded"}
+    return {"kind": "process", "model": model} if model else {}

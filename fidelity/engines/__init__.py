@@ -1,0 +1,1 @@
+"""Clients of the serving APIs, one file each."""

@@ -1,0 +1,183 @@
+"""sglang's native API: `/generate` with token ids, `/tokenize`, `/server_info`."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from fidelity.engines import json_reader
+from fidelity.engines.facts import ServerFacts, read_facts
+from fidelity.errors import NotWhatWasAskedError, UnreachableError
+from fidelity.observations import Answer, Row
+
+TOP_K = 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
+    too."""
+
+    input_ids: Sequence[int]
+    namespace: str
+    max_new_tokens: int = 1
+    ask: Sequence[int] = ()
+    top_k: int = TOP_K
+    dp_rank: int | None = None
+
+
+def facts(client: httpx.Client) -> ServerFacts:
+    """What the server says of itself. Raises UnreachableError, NotWhatWasAskedError."""
+    info = _first_found(client, ("/server_info", "/get_server_info"))
+    model = _first_found(client, ("/model_info", "/get_model_info"))
+    if info is None or model is None:
+        raise NotWhatWasAskedError(
+            f"{client.base_url} answers, but not as an sglang server (no /server_info or /model_info)",
+            "give the address of the sglang HTTP server itself, not of a router or a chat front end",
+        )
+    return read_facts(info, model)
+
+
+def generate(client: httpx.Client, request: Request, timeout: float | None = None) -> Answer:
+    """Send one request at temperature 0 and read the whole answer, within `timeout` seconds (the client's own
+    when None or shorter). Never retries, never raises on a bad answer."""
+    return _post(client, [request], timeout, single=True)[0]
+
+
+def generate_batch(
+    client: httpx.Client, requests: Sequence[Request], timeout: float | None = None
+) -> list[Answer]:
+    """One list-valued request: the engine admits it as one batch. All must share `max_new_tokens` and
+    `top_k`."""
+    return _post(client, requests, timeout, single=False)
+
+
+def answers(client: httpx.Client) -> bool:
+    """Does the server still answer, by an endpoint that computes nothing?"""
+    try:
+        return client.get("/model_info", timeout=10).status_code < 500
+    except httpx.TransportError:
+        return False
+
+
+def _post(
+    client: httpx.Client, requests: Sequence[Request], timeout: float | None, *, single: bool
+) -> list[Answer]:
+    body = _body(requests, single=single)
+    limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
+    start = time.perf_counter()
+    try:
+        response = client.post("/generate", json=body, timeout=min(limits, default=None))
+    except httpx.TransportError as exc:
+        latency = time.perf_counter() - start
+        error = f"{type(exc).__name__}: {exc}"
+        return [Answer(status=0, latency=latency, error=error) for _ in requests]
+    latency = time.perf_counter() - start
+    return read_response(response.status_code, response.text, latency, len(requests))
+
+
+def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
+    first = requests[0]
+    sampling = {"temperature": 0, "max_new_tokens": first.max_new_tokens}
+    body: dict[str, Any] = {
+        "sampling_params": sampling,
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "top_logprobs_num": first.top_k,
+    }
+    if single:
+        body |= {"input_ids": list(first.input_ids), "extra_key": first.namespace}
+        if first.ask:
+            body["token_ids_logprob"] = list(first.ask)
+        if first.dp_rank is not None:
+            body["routed_dp_rank"] = first.dp_rank
+    else:
+        body |= {
+            "input_ids": [list(request.input_ids) for request in requests],
+            "extra_key": [request.namespace for request in requests],
+        }
+    return body
+
+
+def read_response(status: int, text: str, latency: float, count: int = 1) -> list[Answer]:
+    """The `count` answers of one HTTP response; every oddity is kept with the raw body."""
+    try:
+        data = json_reader.parse(text)
+    except ValueError:
+        data = None
+    if status != 200 or data is None:
+        message = json_reader.error_message(data, text)
+        faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
+        error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
+        failed = Answer(
+            status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
+        )
+        return [failed] * count
+    items = data if isinstance(data, list) else [data]
+    return [_read_item(item, latency, text) for item in items]
+
+
+def _read_item(item: Any, latency: float, text: str) -> Answer:
+    meta = item.get("meta_info") if isinstance(item, dict) else None
+    if not isinstance(meta, dict):
+        return Answer(status=200, latency=latency, error="no meta_info in the answer", raw=text[:20_000])
+    faces: Counter[str] = Counter()
+    chosen = [json_reader.number(entry[0], faces) for entry in meta.get("output_token_logprobs") or []]
+    top = _rows(meta.get("output_top_logprobs"), faces)
+    asked = _rows(meta.get("output_token_ids_logprobs"), faces)
+    finish = meta.get("finish_reason")
+    reason = finish.get("type") if isinstance(finish, dict) else finish
+    if isinstance(finish, dict) and finish.get("matched") == "NaN happened":
+        faces["finish nan"] += 1
+    values = len(chosen) + sum(map(len, top)) + sum(map(len, asked))
+    error = finish.get("message") if isinstance(finish, dict) and reason == "abort" else None
+    return Answer(
+        status=200,
+        latency=latency,
+        error=str(error) if error else None,
+        text=item.get("text"),
+        output_ids=[int(token) for token in item.get("output_ids") or []],
+        prompt_tokens=meta.get("prompt_tokens"),
+        cached_tokens=meta.get("cached_tokens"),
+        finish_reason=str(reason) if reason else None,
+        logprobs=chosen,
+        top=top,
+        asked=asked,
+        faces=dict(faces),
+        values=values,
+        dp_rank=meta.get("dp_rank"),
+        raw=text[:20_000] if faces or error else None,
+    )
+
+
+def _rows(positions: Any, faces: Counter[str]) -> list[Row]:
+    rows = []
+    for position in positions or []:
+        rows.append([(int(entry[1]), json_reader.number(entry[0], faces)) for entry in position or []])
+    return rows
+
+
+def _first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
+    for path in paths:
+        try:
+            response = client.get(path)
+        except httpx.TransportError as exc:
+            raise UnreachableError(
+                f"no answer from {client.base_url}: {exc}", "check the address, and that the server is up"
+            ) from exc
+        if response.status_code == 401 or response.status_code == 403:
+            raise UnreachableError(
+                f"{client.base_url} refuses the request ({response.status_code})",
+                "set FIDELITY_API_KEY to the deployment's API key",
+            )
+        if response.status_code == 200:
+            try:
+                data = json_reader.parse(response.text)
+            except ValueError:
+                continue
+            if isinstance(data, dict):
+                return data
+    return None

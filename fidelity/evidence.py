@@ -1,0 +1,82 @@
+"""Which sends of a run prove something: observations grouped by prompt, each judged against its cold send."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fidelity.compare import Agreement
+from fidelity.observations import Observation
+from fidelity.probes.cells import Cell
+
+
+@dataclass
+class Group:
+    """One prompt at one length: its judged sends of the last attempt, and the longer unjudged ones."""
+
+    prompt: str
+    cold: Observation
+    cold2: Observation | None = None
+    hits: list[Observation] = field(default_factory=list)
+    show_cold: Observation | None = None
+    show_hit: Observation | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One judged send against its cold one; `missed` is why it proves nothing about the path, None when it
+    does."""
+
+    group: Group
+    send: Observation
+    agreement: Agreement
+    missed: str | None
+
+
+def groups_of(observations: Sequence[Observation]) -> list[Group]:
+    """The groups of one arm, from the last attempt of each that has a cold answer."""
+    by_key: dict[tuple[str, int], Group] = {}
+    for obs in observations:
+        key = (obs.group, obs.attempt)
+        if obs.role == "cold":
+            by_key[key] = Group(obs.prompt, obs)
+        elif key in by_key:
+            group = by_key[key]
+            if obs.role == "cold2":
+                group.cold2 = obs
+            elif obs.role == "hit":
+                group.hits.append(obs)
+            elif obs.role == "show-cold":
+                group.show_cold = obs
+            elif obs.role == "show-hit":
+                group.show_hit = obs
+    last: dict[str, Group] = {}
+    for (name, _), group in by_key.items():
+        last[name] = group
+    return list(last.values())
+
+
+def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> str | None:
+    """Why a hit proves nothing about its path, None when it does. `structural`: under a guard that leaves no
+    such tail, what the guard leaves is what counts."""
+    if hit.answer.error and not hit.answer.faces:
+        return "the request failed"
+    cold = not_cold(group.cold)
+    if cold:
+        return cold
+    if hit.answer.cached_tokens is None:
+        return "the server reports no cached_tokens"
+    if hit.answer.prompt_tokens != hit.length:
+        return f"prompt_tokens {hit.answer.prompt_tokens} instead of {hit.length}"
+    wanted = hit.expected_cached if structural else cell.position
+    if hit.answer.cached_tokens == wanted:
+        return None
+    no_hit = "" if hit.answer.cached_tokens else "no hit: "
+    return f"{no_hit}cached_tokens {hit.answer.cached_tokens} instead of {wanted}"
+
+
+def not_cold(send: Observation) -> str | None:
+    """Why a cold send is none, None when it is."""
+    if send.answer.error and not send.answer.faces:
+        return "the cold request failed"
+    if send.answer.cached_tokens:
+        return "the cold send was served from the cache"
+    return None

@@ -1,0 +1,90 @@
+"""A run from plan to written reports and exit code: what `fidelity run`, `check` and `report` do."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from fidelity import manifest as manifests
+from fidelity.errors import ResultsError
+from fidelity.judge import judge
+from fidelity.manifest import Manifest
+from fidelity.observations import read
+from fidelity.plan import RunPlan
+from fidelity.report.console import Progress, print_verdict
+from fidelity.report.write import write_all
+from fidelity.runner import OBSERVATIONS, run
+
+RESULTS = Path("results")
+
+
+def new_run(plan: RunPlan, output: Path | None, argv: list[str]) -> tuple[Manifest, Path]:
+    """A fresh manifest and its empty directory. Raises ResultsError when that cannot be written or is in
+    use."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    what = "".join(c if c.isalnum() or c in "-._" else "-" for c in plan.target.url or plan.target.model)
+    directory = output or RESULTS / f"{stamp}-{what}"
+    # The process id keeps two runs of one second apart, in their folders and in the server's cache.
+    run_id = f"{stamp}-{os.getpid()}"
+    if (directory / manifests.NAME).exists():
+        if output is None:
+            directory = directory.with_name(f"{directory.name}-{os.getpid()}")
+        else:
+            raise ResultsError(
+                f"{directory} already holds a run",
+                f"go on with `fidelity run --resume {directory}`, or name another",
+            )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ResultsError(
+            f"cannot make {directory}: {exc.strerror}", "give another --output folder"
+        ) from exc
+    manifest = Manifest(
+        run_id=run_id, started=time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(now)), plan=plan, argv=argv
+    )
+    manifest.save(directory)
+    return manifest, directory
+
+
+def execute(manifest: Manifest, directory: Path, console: Console) -> int:
+    """Run it, judge it, write every report, say the verdict; returns the exit code."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with Progress(console, manifest.plan) as progress:
+            events = run(manifest, directory)
+            while True:
+                try:
+                    event = next(events, None)
+                    if event is None:
+                        break
+                    progress.handle(event)
+                except KeyboardInterrupt:
+                    # It landed here and not in the runner: hand it over, so that the servers end and the
+                    # record says how.
+                    progress.handle(events.throw(KeyboardInterrupt()))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return conclude(manifest, directory, console)
+
+
+def conclude(manifest: Manifest, directory: Path, console: Console) -> int:
+    """Judge what a directory holds, write the reports, say the verdict; returns the exit code."""
+    verdict = judge(manifest, read(directory / OBSERVATIONS))
+    write_all(directory, verdict, manifest)
+    print_verdict(console, verdict, directory)
+    return verdict.exit_code
+
+
+def consoles() -> tuple[Console, Console]:
+    """Standard output for results, standard error for complaints."""
+    return Console(), Console(file=sys.stderr, highlight=False)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

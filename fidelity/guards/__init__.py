@@ -1,0 +1,1 @@
+"""Changes applied inside a server so that the fault is not reached."""

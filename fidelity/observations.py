@@ -1,0 +1,207 @@
+"""The record: one request and its whole answer per JSON line, appended and flushed before the next is sent.
+
+Floats that JSON cannot carry are written as the strings "nan", "inf" and "-inf".
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fidelity.errors import ResultsError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+
+Row = list[tuple[int, float]]
+"""One position's (token id, logprob in nats) pairs, in the server's order."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What came back. `status` is the HTTP status, 0 when there was no answer at all.
+
+    `logprobs` has one value (nats) per output token, NaN where the server gave none; `top` and `asked` have
+    one row per output position. `faces` counts each way a logprob was not a finite number, out of `values`
+    looked at. `latency` is in seconds. `raw` is the body, kept where anything about it is odd.
+    """
+
+    status: int
+    latency: float
+    error: str | None = None
+    text: str | None = None
+    output_ids: list[int] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top: list[Row] = field(default_factory=list)
+    asked: list[Row] = field(default_factory=list)
+    faces: dict[str, int] = field(default_factory=dict)
+    values: int = 0
+    dp_rank: int | None = None
+    raw: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Observation:
+    """One request: where it stands in the plan, what was sent, what came back.
+
+    `role`: warmup, screen, cold, cold2, seed, hit, show-cold, show-hit. `cell` names the condition inside the
+    probe; `kind` is suspect or control. `group` is one (prompt, length) in one attempt: a failed request ends
+    it and the group starts again in a new namespace. `send` counts the sends of one namespace from 1.
+    `expected_cached` is the prediction that makes a hit evidence; None where nothing is predicted.
+    """
+
+    order: int
+    arm: str
+    probe: str
+    role: str
+    namespace: str
+    length: int
+    sent_at: float
+    answer: Answer
+    cell: str = ""
+    kind: str = ""
+    tail: int | None = None
+    prompt: str = ""
+    group: str = ""
+    attempt: int = 0
+    send: int = 1
+    expected_cached: int | None = None
+    expected_text: str = ""
+    input_ids: list[int] = field(default_factory=list)
+    max_new_tokens: int = 1
+
+    @property
+    def tail_seen(self) -> int | None:
+        """Tokens recomputed, by the server's own counts; None where it did not say."""
+        if self.answer.prompt_tokens is None or self.answer.cached_tokens is None:
+            return None
+        return self.answer.prompt_tokens - self.answer.cached_tokens
+
+    @property
+    def reached(self) -> bool:
+        """The server's own count proves that the send took the path it names."""
+        return self.expected_cached is not None and self.answer.cached_tokens == self.expected_cached
+
+
+def to_json(observation: Observation) -> str:
+    """One line without the newline."""
+    return json.dumps(
+        {"schema": SCHEMA, **_encode(asdict(observation))}, separators=(",", ":"), allow_nan=False
+    )
+
+
+def from_json(line: str) -> Observation:
+    """The inverse of `to_json`; unknown keys of a newer minor version are ignored. Raises ValueError,
+    KeyError."""
+    data = json.loads(line)
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"schema {data.get('schema')!r}, this version reads {SCHEMA}")
+    answer = {key: data["answer"][key] for key in _ANSWER_FIELDS if key in data["answer"]}
+    answer["logprobs"] = [float(value) for value in answer["logprobs"]]
+    for key in ("top", "asked"):
+        answer[key] = [[(int(i), float(value)) for i, value in row] for row in answer[key]]
+    known = {key: data[key] for key in _FIELDS if key in data}
+    return Observation(**{**known, "answer": Answer(**answer)})
+
+
+class Recorder:
+    """Appends observations to `path`, one flushed line each. Raises ResultsError when it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: IO[str] = path.open("a", encoding="utf-8")
+        except OSError as exc:
+            raise ResultsError(
+                f"cannot write {path}: {exc.strerror}", "give another --output folder"
+            ) from exc
+
+    def add(self, observation: Observation) -> None:
+        self._file.write(to_json(observation) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> list[Observation]:
+    """All whole records of a file. A torn last line (a killed run) is left out; any other bad line is an
+    error.
+
+    Raises ResultsError naming the line.
+    """
+    return list(_lines(path))
+
+
+def cut_torn_line(path: Path) -> None:
+    """Drop an unfinished last line, so that appending after a kill never joins two records."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end != len(data):
+        with path.open("r+b") as file:
+            file.truncate(end)
+
+
+def frame(observations: list[Observation]) -> "pd.DataFrame":
+    """One row per observation, without the ids, rows and raw bodies."""
+    import pandas as pd
+
+    left_out = {"answer", "input_ids"}
+    columns = [f for f in _FIELDS if f not in left_out]
+    rows = [
+        {
+            **{name: getattr(obs, name) for name in columns},
+            "status": obs.answer.status,
+            "latency": obs.answer.latency,
+            "prompt_tokens": obs.answer.prompt_tokens,
+            "cached_tokens": obs.answer.cached_tokens,
+            "tail_seen": obs.tail_seen,
+            "reached": obs.reached,
+            "values": obs.answer.values,
+            "nonfinite": sum(obs.answer.faces.values()),
+        }
+        for obs in observations
+    ]
+    return pd.DataFrame(rows)
+
+
+def _lines(path: Path) -> Iterator[Observation]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ResultsError(f"cannot read {path}: {exc.strerror}", "give the folder of a run") from exc
+    *whole, torn = text.split("\n")
+    for number, line in enumerate(whole, start=1):
+        try:
+            yield from_json(line)
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ResultsError(f"{path} line {number} is not a record of this version: {exc}") from exc
+    if torn:
+        try:
+            last = from_json(torn)
+        except (ValueError, KeyError, TypeError):
+            return
+        yield last
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    return value
+
+
+_FIELDS = tuple(f.name for f in fields(Observation))
+_ANSWER_FIELDS = tuple(f.name for f in fields(Answer))

@@ -1,0 +1,183 @@
+"""The plan of a run: target, arms, prompts, the resend probe, thresholds. A YAML file, flags, or both.
+
+Everything that decides a verdict is fixed here before the first request and stored with the run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fidelity.errors import PlanError, did_you_mean
+from fidelity.guards.registry import guard
+from fidelity.paths import data_dir
+
+Fault = Literal["none", "split-k", "split-k-nan", "split-k-extend"]
+Strategy = Literal["extra_buffer", "no_buffer"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Target(Section):
+    """The server under test. `fault`, `cu`, `noise`, `profile` and `strategy` are the embedded engine's."""
+
+    kind: Literal["embedded", "attach", "process"] = "embedded"
+    model: str = "embedded"
+    url: str | None = None
+    profile: str = "quiz-state"
+    fault: Fault = "split-k-nan"
+    cu: int = Field(16, ge=1)
+    noise: float = Field(0.0, ge=0)
+    strategy: Strategy = "extra_buffer"
+    page_size: int | None = Field(None, ge=1)
+    """Tokens; by default 64, and 1 under no_buffer, as sglang resolves it."""
+    timeout: float = Field(120.0, gt=0)
+    """Seconds one request may take."""
+
+
+class Arm(Section):
+    """One server configuration; a `baseline` arm is shown and never decides the run."""
+
+    name: str
+    guard: str = "none"
+    baseline: bool = False
+
+    @field_validator("guard")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return guard(value).name
+
+
+class Prompts(Section):
+    """`count` distinct prompts, `include`d ones first, the rest spread over the families."""
+
+    count: int = Field(30, ge=1)
+    include: tuple[str, ...] = ("capital/france",)
+    families: tuple[str, ...] = ()
+    folder: Path | None = None
+    thinking: bool = False
+    tokenizer: str | None = None
+    """A local folder or hub id; by default the server's own /tokenize is used."""
+
+
+class Resend(Section):
+    """Cold and cached sends. Tails and lengths are in tokens; None is chosen from what the server reports."""
+
+    hits: int = Field(2, ge=1)
+    positions: tuple[int, ...] | None = None
+    suspects: tuple[int, ...] | None = None
+    controls: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    attempts: int = Field(3, ge=1)
+    """Tries at one (prompt, length) when a request of it fails."""
+    warmup_sends: int = Field(16, ge=0)
+    warmup_tokens: int = Field(256, ge=0)
+
+
+class Thresholds(Section):
+    """`max_rate`: share of corrupt prompts a pass excludes at `confidence`; `near_tie` in nats; `sure`: the
+    cold top-1 probability a prompt needs."""
+
+    max_rate: float = Field(0.10, gt=0, lt=1)
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    near_tie: float = Field(0.125, ge=0)
+    sure: float = Field(0.9, ge=0, le=1)
+
+
+class RunPlan(Section):
+    """The whole plan of a run."""
+
+    name: str = "default"
+    target: Target = Target()
+    arms: tuple[Arm, ...] = (Arm(name="none"),)
+    prompts: Prompts = Prompts()
+    resend: Resend = Resend()
+    thresholds: Thresholds = Thresholds()
+    seed: int = 0
+    max_minutes: float | None = Field(None, gt=0)
+    fail_fast: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunPlan":
+        names = [arm.name for arm in self.arms]
+        if not names or len(set(names)) != len(names):
+            raise ValueError("arms need at least one entry, each with its own name")
+        if self.target.kind == "attach" and not self.target.url:
+            raise ValueError("target.url is needed to attach to a running server")
+        if self.target.kind == "attach" and (len(self.arms) > 1 or self.arms[0].guard != "none"):
+            raise ValueError(
+                "a running server is one arm as it is: guards cannot be applied to it from outside"
+            )
+        if all(arm.baseline for arm in self.arms):
+            raise ValueError("every arm is a baseline: nothing would decide the run")
+        return self
+
+
+def build(data: Mapping[str, Any], source: str = "the command line") -> RunPlan:
+    """A plan from plain data. Raises PlanError naming the key, its value and the nearest known key."""
+    try:
+        return RunPlan.model_validate(dict(data))
+    except ValidationError as exc:
+        raise _explain(exc, source) from exc
+
+
+def read_file(name: str) -> dict[str, Any]:
+    """The plain data of a plan file: a path, or the name of a shipped one (`gate`, `first-thread`).
+
+    Raises PlanError.
+    """
+    path = Path(name)
+    shipped = data_dir("configs") / f"{name}.yaml"
+    if not path.exists() and shipped.exists():
+        path = shipped
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        known = [entry.stem for entry in data_dir("configs").glob("*.yaml")]
+        raise PlanError(f"cannot read the plan {name}: {exc.strerror}", did_you_mean(name, known)) from exc
+    except yaml.YAMLError as exc:
+        raise PlanError(f"{path} is not YAML: {exc}") from exc
+    if not isinstance(data, dict):
+        raise PlanError(f"{path} holds no plan: its top level must be keys and values")
+    return data
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, section by section; None in `over` leaves the base value."""
+    merged = dict(base)
+    for key, value in over.items():
+        if value is None:
+            continue
+        below = merged.get(key)
+        merged[key] = (
+            merge(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
+        )
+    return merged
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "target": Target,
+    "arms": Arm,
+    "prompts": Prompts,
+    "resend": Resend,
+    "thresholds": Thresholds,
+}
+
+
+def _explain(exc: ValidationError, source: str) -> PlanError:
+    first = exc.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the plan"
+    if first["type"] == "extra_forbidden":
+        parent = _SECTIONS.get(str(first["loc"][0]), RunPlan) if len(first["loc"]) > 1 else RunPlan
+        hint = did_you_mean(str(first["loc"][-1]), parent.model_fields)
+        return PlanError(f"{source}: there is no option '{where}'", hint)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, PlanError):
+        return PlanError(f"{source}: {where}: {cause.message}", cause.hint)
+    message = str(cause) if cause else first["msg"]
+    given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
+    return PlanError(f"{source}: {where}: {message[0].lower()}{message[1:]}{given}")

@@ -1,0 +1,1 @@
+"""Families of experiments, one file each: which requests, what counts as exercised."""

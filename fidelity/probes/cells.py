@@ -1,0 +1,113 @@
+"""The conditions of the resend probe: which lengths leave which tails, and how a hit is brought about."""
+
+from dataclasses import dataclass
+
+from fidelity.engines.facts import ServerFacts
+from fidelity.errors import PlanError
+from fidelity.plan import Resend
+from fidelity.probes.prediction import CachePrediction
+
+THREAD_POSITION = 192
+FAR_CONTROL = 33
+UNKNOWN_SUSPECTS = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One condition: prompts of `length` tokens whose hit recomputes `tail` of them. `why` tells how it was
+    chosen."""
+
+    name: str
+    kind: str
+    length: int
+    tail: int
+    why: str
+
+    @property
+    def position(self) -> int:
+        """Where the hit resumes: tokens served from the cache."""
+        return self.length - self.tail
+
+
+def choose_tails(resend: Resend, facts: ServerFacts) -> tuple[dict[int, str], str]:
+    """Tail -> suspect or control, and the reason in words."""
+    region = facts.fault_region
+    suspects: tuple[int, ...]
+    controls: tuple[int, ...]
+    if region is None:
+        suspects, controls = UNKNOWN_SUSPECTS, (FAR_CONTROL,)
+        why = "the fault region is not known here: tails 1 to 4 are suspects"
+    elif region == 0:
+        suspects, controls = (1,), (2, FAR_CONTROL)
+        why = "by its shapes the server has no affected batch size: tail 1 is tested all the same"
+    else:
+        suspects, controls = tuple(range(1, region + 1)), (region + 1, FAR_CONTROL)
+        why = f"by its shapes the server is affected up to M = {region}"
+    if resend.suspects is not None:
+        suspects, why = resend.suspects, "suspect tails given in the plan"
+    if resend.controls is not None:
+        controls = resend.controls
+    kinds = dict.fromkeys(controls, "control") | dict.fromkeys(suspects, "suspect")
+    return kinds, why
+
+
+def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
+    """The cells of a plan on this server, shortest length first. Raises PlanError for a length that has no
+    tail."""
+    kinds, why = choose_tails(resend, facts)
+    grid = facts.grid
+    if resend.lengths is not None:
+        pairs = [(length, (length - 1) % grid + 1) for length in resend.lengths]
+        largest_suspect = max((tail for tail, kind in kinds.items() if kind == "suspect"), default=0)
+        kinds = {tail: "suspect" if tail <= largest_suspect else "control" for _, tail in pairs}
+    else:
+        positions = resend.positions or (-(-THREAD_POSITION // grid) * grid,)
+        wrong = [position for position in positions if position % grid or position <= 0]
+        if wrong:
+            raise PlanError(
+                f"position {wrong[0]} is no checkpoint of this server (grid {grid} tokens)",
+                f"give multiples of {grid}",
+            )
+        pairs = [(position + tail, tail) for position in positions for tail in kinds]
+    cells = [
+        Cell(name=f"L={length} tail={tail}", kind=kinds[tail], length=length, tail=tail, why=why)
+        for length, tail in sorted(set(pairs))
+    ]
+    too_short = [cell for cell in cells if cell.position < grid]
+    if too_short:
+        raise PlanError(
+            f"a prompt of {too_short[0].length} tokens is never served from the cache of this server",
+            f"lengths from {grid + 1} tokens up leave a checkpoint",
+        )
+    return cells
+
+
+@dataclass(frozen=True)
+class HitPlan:
+    """How a hit of one cell comes about. `seed_length`: tokens sent first (the whole prompt, or a prefix of
+    it); `primes`: re-sends needed before the cache can serve it; `own_namespace`: each hit needs a fresh
+    seed; `reachable`: the prediction says that the tail can be reached at all."""
+
+    seed_length: int
+    primes: int
+    own_namespace: bool
+    reachable: bool
+
+
+def plan_hit(cell: Cell, facts: ServerFacts, min_tail: int) -> HitPlan:
+    """The shortest way to a hit of this cell, by prediction."""
+
+    def fresh() -> CachePrediction:
+        return CachePrediction(facts.grid, facts.strategy, min_tail)
+
+    cache = fresh()
+    cache.send(cell.length)
+    for primes in range(2):
+        if cache.send(cell.length) == cell.position:
+            return HitPlan(cell.length, primes, own_namespace=False, reachable=True)
+    if facts.strategy == "attention only":
+        cache = fresh()
+        cache.send(cell.position)
+        if cache.send(cell.length) == cell.position:
+            return HitPlan(cell.position, 0, own_namespace=True, reachable=True)
+    return HitPlan(cell.length, 0, own_namespace=False, reachable=False)

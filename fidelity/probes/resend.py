@@ -1,0 +1,139 @@
+"""The `resend` probe: the same ids cold, cold again, and served from the prefix cache.
+
+Per (prompt, length), in namespaces of its own: cold, cold2 (a second fresh computation: the run-to-run
+floor), then the hits in the first one's namespace. All judged sends ask one token at temperature 0, alone in
+flight; cold2 and the hits also ask for the logprobs of the cold answer's top ids. After a corrupt hit, one
+unjudged longer send cold and one from the cache make the corruption readable.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fidelity.compare import compare_first_token
+from fidelity.engines.sglang import Request
+from fidelity.events import Corruption
+from fidelity.observations import Observation
+from fidelity.plan import Resend
+from fidelity.probes.cells import Cell, HitPlan
+from fidelity.probes.prediction import CachePrediction
+from fidelity.probes.session import FailedRequestError, Session
+
+PROBE = "resend"
+SHOW_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt at one length, and how often it was tried before."""
+
+    prompt: str
+    expected_text: str
+    ids: Sequence[int]
+    cell: Cell
+    how: HitPlan
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prompt}@{self.cell.length}"
+
+
+def sends_per_group(how: HitPlan, resend: Resend) -> int:
+    """Requests one group takes when nothing fails and nothing is corrupt."""
+    seeds = resend.hits if how.own_namespace else how.primes
+    return 2 + seeds + resend.hits
+
+
+def complete(records: Sequence[Observation], resend: Resend) -> bool:
+    """Do these observations of one group and attempt hold every judged send, answered?"""
+    good = [record.role for record in records if not record.answer.error or record.answer.faces]
+    return good.count("cold") == good.count("cold2") == 1 and good.count("hit") >= resend.hits
+
+
+def screen(session: Session, group: Group) -> Observation:
+    """One cold send that tells whether the model is sure of its answer. Raises as `Session.send`."""
+    return _Sender(session, group, min_tail=1).send("screen", "screen", predict=False)
+
+
+def run_group(
+    session: Session, group: Group, resend: Resend, min_tail: int, near_tie: float
+) -> Iterator[Observation | Corruption]:
+    """Send one group; yields each record, and each corrupt hit as soon as it is known. Raises as
+    `Session.send`."""
+    sender = _Sender(session, group, min_tail)
+    cold = sender.send("cold", "a", predict=False)
+    yield cold
+    ask = [token for token, _ in cold.answer.top[0]] if cold.answer.top else []
+    yield sender.send("cold2", "b", ask=ask, predict=False)
+    corrupt = False
+    for number in range(resend.hits):
+        namespace = f"hit{number}" if group.how.own_namespace else "a"
+        for _ in range(1 if group.how.own_namespace else group.how.primes if number == 0 else 0):
+            yield sender.send("seed", namespace, length=group.how.seed_length)
+        hit = sender.send("hit", namespace, ask=ask)
+        yield hit
+        agreement = compare_first_token(cold.answer, hit.answer, near_tie)
+        if agreement.corrupt:
+            yield Corruption(cold, hit, agreement)
+            corrupt = True
+    if corrupt:
+        yield from _show(sender, namespace)
+
+
+def _show(sender: "_Sender", namespace: str) -> Iterator[Observation]:
+    try:
+        yield sender.send("show-cold", "show", tokens=SHOW_TOKENS, predict=False)
+        yield sender.send("show-hit", namespace, tokens=SHOW_TOKENS)
+    except FailedRequestError:
+        return
+
+
+class _Sender:
+    """Builds the requests and records of one group, and keeps the cache prediction of each namespace."""
+
+    def __init__(self, session: Session, group: Group, min_tail: int) -> None:
+        self.session, self.group, self.min_tail = session, group, min_tail
+        self.caches: dict[str, CachePrediction] = {}
+        self.sends: dict[str, int] = {}
+
+    def send(
+        self,
+        role: str,
+        purpose: str,
+        *,
+        length: int | None = None,
+        ask: Sequence[int] = (),
+        tokens: int = 1,
+        predict: bool = True,
+    ) -> Observation:
+        session, group, facts = self.session, self.group, self.session.facts
+        length = length or group.cell.length
+        ids = group.ids[:length]
+        fresh = CachePrediction(facts.grid, facts.strategy, self.min_tail)
+        expected = self.caches.setdefault(purpose, fresh).send(length)
+        self.sends[purpose] = self.sends.get(purpose, 0) + 1
+        namespace = session.namespace(group.key, group.attempt, purpose)
+
+        def record(**what: object) -> Observation:
+            return Observation(
+                arm=session.arm,
+                probe=PROBE,
+                role=role,
+                namespace=namespace,
+                length=length,
+                cell=group.cell.name,
+                kind=group.cell.kind,
+                tail=group.cell.tail,
+                prompt=group.prompt,
+                group=group.key,
+                attempt=group.attempt,
+                send=self.sends[purpose],
+                expected_cached=expected if predict else 0,
+                expected_text=group.expected_text,
+                input_ids=list(ids) if role in ("cold", "screen") else [],
+                max_new_tokens=tokens,
+                **what,  # type: ignore[arg-type]
+            )
+
+        rank = 0 if facts.dp > 1 else None
+        return session.send(Request(ids, namespace, tokens, ask, dp_rank=rank), record)

@@ -1,0 +1,66 @@
+"""Warm-up: a fresh process hands out clean memory and cold kernels, and both hide what is looked for.
+
+Recorded under the role `warmup` and judged by nobody.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from fidelity.engines.sglang import Request
+from fidelity.observations import Observation
+from fidelity.plan import Resend
+from fidelity.probes.session import FailedRequestError, Session
+
+BATCH = 4
+DECODE_STEPS = 64
+
+
+def count(resend: Resend, *, owned: bool) -> int:
+    """Sends that `warm_up` makes."""
+    decode = -(-resend.warmup_tokens // DECODE_STEPS)
+    return resend.warmup_sends + decode + (BATCH if owned and resend.warmup_sends else 0)
+
+
+def warm_up(session: Session, prompts: Sequence[Sequence[int]], resend: Resend) -> Iterator[Observation]:
+    """Mixed lengths one by one, one batch (only on a server of ours), then single-request decode.
+
+    `prompts` are token ids whose first n are sent for several n. A failed warm-up send is recorded and
+    passed over.
+    """
+    fractions = (1.0, 0.35, 0.7, 0.5)
+    for number in range(resend.warmup_sends):
+        ids = prompts[number % len(prompts)]
+        length = max(2, int(len(ids) * fractions[number % len(fractions)]))
+        yield from _send(session, [ids[:length]], number, 1)
+    number = resend.warmup_sends
+    if session.server.owned and number:
+        yield from _send(session, [prompts[i % len(prompts)] for i in range(BATCH)], number, 1)
+    for step in range(0, resend.warmup_tokens, DECODE_STEPS):
+        number += 1
+        ids = prompts[number % len(prompts)]
+        yield from _send(session, [ids], number, min(DECODE_STEPS, resend.warmup_tokens - step))
+
+
+def _send(
+    session: Session, batch: Sequence[Sequence[int]], number: int, tokens: int
+) -> Iterator[Observation]:
+    requests, makers = [], []
+    for row, ids in enumerate(batch):
+        namespace = session.namespace("warmup", session.next_number(), row)
+        requests.append(Request(ids, namespace, max_new_tokens=tokens))
+        makers.append(
+            partial(
+                Observation,
+                arm=session.arm,
+                probe="warmup",
+                role="warmup",
+                namespace=namespace,
+                length=len(ids),
+                cell=f"warmup {number}",
+                max_new_tokens=tokens,
+            )
+        )
+    try:
+        yield from session.send_batch(requests, makers)
+    except FailedRequestError:
+        return

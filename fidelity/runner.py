@@ -1,0 +1,262 @@
+"""Plan -> servers -> probes -> observations, as a stream of events. Knows no screen and no verdict."""
+
+import itertools
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fidelity.engines import sglang
+from fidelity.engines.facts import ServerFacts
+from fidelity.errors import FidelityError, NotWhatWasAskedError
+from fidelity.events import (
+    ArmDone,
+    Corruption,
+    Event,
+    RunEnded,
+    Sent,
+    ServerReady,
+    ServerStarting,
+    Skipped,
+    Warning,
+)
+from fidelity.guards.registry import guard
+from fidelity.manifest import ArmRecord, Manifest
+from fidelity.observations import Observation, Recorder, cut_torn_line, read
+from fidelity.plan import Arm, RunPlan
+from fidelity.probes import resend, warmup
+from fidelity.probes.cells import Cell, choose_cells, plan_hit
+from fidelity.probes.session import FailedRequestError, OutOfTimeError, Session
+from fidelity.prompting import PromptSource, open_prompts, shuffled_cells
+from fidelity.servers.attach import attach
+from fidelity.servers.embedded import embedded
+from fidelity.servers.process import require_sglang
+from fidelity.servers.running import RunningServer
+
+OBSERVATIONS = "observations.jsonl"
+
+
+class StoppedAtProofError(Exception):
+    """--fail-fast: the first corrupt hit is recorded."""
+
+
+@dataclass
+class Run:
+    """A run directory at work. `earlier` are the observations it already held."""
+
+    manifest: Manifest
+    directory: Path
+    recorder: Recorder
+    next_order: Callable[[], int]
+    deadline: float | None
+    earlier: list[Observation] = field(default_factory=list)
+    prompts: PromptSource | None = None
+
+    @property
+    def plan(self) -> RunPlan:
+        return self.manifest.plan
+
+    def save(self) -> None:
+        self.manifest.save(self.directory)
+
+
+def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
+    """Run (or go on with) the plan of `manifest` in `directory`; the last event is RunEnded, whatever
+    happens.
+
+    What was recorded stays on disk in every case. Raises ResultsError only before the first request.
+    """
+    path = directory / OBSERVATIONS
+    cut_torn_line(path)
+    earlier = read(path) if path.exists() else []
+    recorder = Recorder(path)
+    minutes = manifest.plan.max_minutes
+    work = Run(
+        manifest=manifest,
+        directory=directory,
+        recorder=recorder,
+        next_order=itertools.count(len(earlier)).__next__,
+        deadline=time.monotonic() + minutes * 60 if minutes else None,
+        earlier=earlier,
+    )
+    manifest.status, manifest.error = "running", None
+    work.save()
+    end = RunEnded("complete")
+    try:
+        for arm in manifest.plan.arms:
+            yield from _run_arm(work, arm)
+    except OutOfTimeError:
+        end = RunEnded("out of time", f"the {minutes:g} minutes of the plan are over")
+    except StoppedAtProofError:
+        end = RunEnded("stopped at the first proof")
+    except KeyboardInterrupt:
+        end = RunEnded("interrupted", "interrupted", "`fidelity run --resume FOLDER` goes on from there")
+    except FidelityError as exc:
+        end = RunEnded("failed", exc.message, exc.hint)
+        manifest.exit_code = exc.exit_code
+    finally:
+        recorder.close()
+    manifest.status, manifest.error = end.status, end.error
+    work.save()
+    yield end
+
+
+def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
+    plan = work.plan
+    started = time.monotonic()
+    record = work.manifest.arms.setdefault(arm.name, ArmRecord(arm.guard, guard(arm.guard).min_tail))
+    record.warnings = []
+    yield ServerStarting(arm.name, plan.target.url or plan.target.model)
+    with _server(work, arm) as server:
+        facts = sglang.facts(server.client)
+        _prove(plan, arm, facts)
+        cells = choose_cells(plan.resend, facts)
+        prompts = work.prompts or open_prompts(plan, server.client)
+        work.prompts = prompts
+        record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
+        record.cells, record.tokenizer = cells, prompts.tokenizer.source
+        work.save()
+        session = Session(
+            arm=arm.name,
+            run_id=work.manifest.run_id,
+            server=server,
+            facts=facts,
+            recorder=work.recorder,
+            next_order=work.next_order,
+            vocab_size=facts.vocab_size or prompts.tokenizer.vocab_size,
+            deadline=work.deadline,
+        )
+        yield ServerReady(
+            arm.name,
+            facts,
+            tuple(cells),
+            _requests(work, cells, facts, record, owned=server.owned),
+            time.monotonic() - started,
+        )
+        for message in _warnings(facts, owned=server.owned):
+            record.warnings.append(message)
+            yield Warning(arm.name, message)
+        yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
+        yield from _measure(work, session, record, cells)
+    record.seconds = round(record.seconds + time.monotonic() - started, 2)
+    work.save()
+    yield ArmDone(arm.name, record.seconds)
+
+
+def _measure(work: Run, session: Session, record: ArmRecord, cells: list[Cell]) -> Iterator[Event]:
+    plan = work.plan
+    prompts = work.prompts
+    if prompts is None:
+        return
+    mine = [obs for obs in work.earlier if obs.arm == session.arm]
+    for entry in prompts.accepted():
+        yield from _measure_prompt(work, session, record, cells, entry.id, mine)
+    if prompts.settled:
+        record.prompts = [entry.id for entry in prompts.taken]
+        return
+    for entry in prompts.candidates(cells):
+        screened = next((obs for obs in mine if obs.role == "screen" and obs.prompt == entry.id), None)
+        if screened is None:
+            try:
+                screened = resend.screen(session, _group(work, session, record, cells[0], entry.id, mine))
+                yield Sent(screened)
+            except FailedRequestError as exc:
+                yield _warn(record, session.arm, f"{entry.id} could not be screened: {exc}")
+        if prompts.admit(entry, screened, plan.thresholds.sure):
+            yield from _measure_prompt(work, session, record, cells, entry.id, mine)
+    for entry in prompts.take_unsure():
+        record.unsure = True
+        yield from _measure_prompt(work, session, record, cells, entry.id, mine)
+    record.prompts = [entry.id for entry in prompts.taken]
+    record.replaced = list(prompts.replaced)
+    prompts.settled = True
+
+
+def _measure_prompt(
+    work: Run, session: Session, record: ArmRecord, cells: list[Cell], prompt: str, mine: list[Observation]
+) -> Iterator[Event]:
+    for cell in shuffled_cells(work.plan, cells, prompt):
+        group = _group(work, session, record, cell, prompt, mine)
+        last = [obs for obs in mine if obs.group == group.key and obs.attempt == group.attempt - 1]
+        if resend.complete(last, work.plan.resend):
+            yield Skipped(session.arm, resend.sends_per_group(group.how, work.plan.resend))
+            continue
+        for attempt in range(group.attempt, group.attempt + work.plan.resend.attempts):
+            try:
+                yield from _measure_group(work, session, record, _with_attempt(group, attempt))
+                break
+            except FailedRequestError as exc:
+                yield _warn(record, session.arm, f"{group.key}: a request failed, started again: {exc}")
+
+
+def _measure_group(work: Run, session: Session, record: ArmRecord, group: resend.Group) -> Iterator[Event]:
+    plan = work.plan
+    sends = resend.run_group(session, group, plan.resend, record.min_tail, plan.thresholds.near_tie)
+    for what in sends:
+        if isinstance(what, Corruption):
+            yield what
+            if plan.fail_fast:
+                raise StoppedAtProofError
+        else:
+            yield Sent(what)
+
+
+def _group(
+    work: Run, session: Session, record: ArmRecord, cell: Cell, prompt: str, mine: list[Observation]
+) -> resend.Group:
+    assert work.prompts is not None
+    fitted = work.prompts.fit(prompt, cell.length)
+    how = plan_hit(cell, session.facts, record.min_tail)
+    group = resend.Group(prompt, fitted.answer, fitted.ids, cell, how)
+    attempts = [obs.attempt for obs in mine if obs.group == group.key and obs.role != "screen"]
+    return _with_attempt(group, max(attempts, default=-1) + 1)
+
+
+def _with_attempt(group: resend.Group, attempt: int) -> resend.Group:
+    return resend.Group(group.prompt, group.expected_text, group.ids, group.cell, group.how, attempt)
+
+
+def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
+    target = work.plan.target
+    if target.kind == "attach":
+        return attach(target)
+    if target.kind == "process":
+        require_sglang(target)
+    return embedded(target, arm, work.directory / f"server-{arm.name}.log", work.plan.seed)
+
+
+def _prove(plan: RunPlan, arm: Arm, facts: ServerFacts) -> None:
+    """An arm must be the server that was asked for. Raises NotWhatWasAskedError."""
+    if plan.target.kind != "embedded":
+        return
+    asked = () if arm.guard == "none" else (arm.guard,)
+    if facts.guards != asked or facts.fault != plan.target.fault:
+        raise NotWhatWasAskedError(
+            f"arm '{arm.name}': the server reports guards {facts.guards} and fault {facts.fault!r}, "
+            f"asked were {asked} and {plan.target.fault!r}"
+        )
+
+
+def _warnings(facts: ServerFacts, *, owned: bool) -> Iterator[str]:
+    yield from facts.notes
+    if not facts.prefix_cache:
+        yield "the prefix cache is disabled on this server: no re-send can be a hit"
+    if facts.strategy == "no_buffer":
+        yield "the no_buffer strategy keeps no checkpoint that an identical re-send can hit"
+    if not owned:
+        yield "other traffic on this server makes batches larger and can hide a one-token fault"
+
+
+def _warn(record: ArmRecord, arm: str, message: str) -> Warning:
+    record.warnings.append(message)
+    return Warning(arm, message)
+
+
+def _requests(work: Run, cells: list[Cell], facts: ServerFacts, record: ArmRecord, *, owned: bool) -> int:
+    plan = work.plan
+    per_prompt = sum(
+        resend.sends_per_group(plan_hit(cell, facts, record.min_tail), plan.resend) for cell in cells
+    )
+    screens = 0 if work.prompts and work.prompts.settled else plan.prompts.count
+    return warmup.count(plan.resend, owned=owned) + screens + plan.prompts.count * per_prompt

@@ -1,0 +1,1 @@
+"""Ways of having a server, one file each."""

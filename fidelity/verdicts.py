@@ -1,0 +1,146 @@
+"""What a judge says: per cell, per arm, for the run. Plain values, written as `summary.json`."""
+
+from dataclasses import dataclass, field
+
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+NOT_EXERCISED = "not exercised"
+NOT_APPLICABLE = "not applicable"
+COULD_NOT_RUN = "could not run"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that decided something, with its threshold and where that came from."""
+
+    name: str
+    value: float
+    relation: str
+    threshold: float
+    source: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of n values: median, 95th percentile and maximum, in nats. A value that is not finite counts as +inf,
+    so it is never skipped; `nonfinite` of the n are such."""
+
+    n: int
+    nonfinite: int
+    median: float
+    p95: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class Divergences:
+    """Of the sends of a cell against their cold answers, in nats: `kl_lower` is a lower bound of KL(cold ||
+    other), [`jsd_lower`, `jsd_upper`] an interval; `p_covered`, `q_covered` are the median masses (0 to 1)
+    that the two top-k answers cover."""
+
+    kl_lower: Spread
+    jsd_lower: Spread
+    jsd_upper: Spread
+    p_covered: float
+    q_covered: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """A corrupt send, readable: what the cold send answered and what the other did. `why` names the rule or
+    class."""
+
+    prompt: str
+    expected: str
+    cold: str
+    other: str
+    cached_tokens: int | None
+    tail: int | None
+    why: str
+    order: int
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    """One condition. `kind`: suspect, control, or floor (cold against cold2).
+
+    prompts: measured; exercised: with at least one send proved to take the path; corrupt: prompts with at
+    least one corrupt send. sends and agreement count judged sends (hits, or cold2 for a floor); `agreement`
+    has a count
+    for same, near-tie, hard flip, off-list, broken, unreadable. rate_lower and rate_upper are one-sided exact
+    (Clopper-Pearson) limits of the corrupt-prompt rate. `tails` and `cached` count what the server reported.
+    `faces` counts non-finite logprobs by how they showed, out of `values`. `missed` counts the reasons why
+    sends did not take the path.
+    """
+
+    arm: str
+    probe: str
+    name: str
+    kind: str
+    length: int
+    tail: int | None
+    why: str
+    state: str
+    reason: str
+    prompts: int
+    exercised: int
+    corrupt: int
+    sends: int
+    corrupt_sends: int
+    agreement: dict[str, int]
+    rate_lower: float
+    rate_upper: float
+    divergences: Divergences | None
+    tails: dict[str, int]
+    cached: dict[str, int]
+    rules: dict[str, int]
+    faces: dict[str, int]
+    values: int
+    missed: dict[str, int]
+    figures: tuple[Figure, ...]
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class ArmVerdict:
+    """One server configuration. `cold_right` of `cold_known` cold answers begin as the known answer does."""
+
+    name: str
+    guard: str
+    baseline: bool
+    state: str
+    reason: str
+    server: str
+    cells: tuple[CellVerdict, ...]
+    warnings: tuple[str, ...]
+    replaced: tuple[str, ...]
+    unsure: bool
+    cold_right: int
+    cold_known: int
+    requests: int
+    failed_requests: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """The run. `label` says what hardware or simulation the figures speak of; `bound` is the pass in words;
+    `not_exercised` names what a pass would not cover; `partial` when the run did not end by itself."""
+
+    state: str
+    exit_code: int
+    reason: str
+    label: str
+    target: str
+    status: str
+    partial: bool
+    error: str | None
+    bound: str
+    arms: tuple[ArmVerdict, ...]
+    not_exercised: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    thresholds: dict[str, float] = field(default_factory=dict)
+    run_id: str = ""
+    seed: int = 0
+    version: str = ""
+    started: str = ""
