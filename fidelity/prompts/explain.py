@@ -8,9 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from fidelity.errors import PromptError, did_you_mean
 from fidelity.prompts.families import Family, Frame, Item, Turn
-from fidelity.prompts.textyaml import Document
-
-Place = tuple[int | str, ...]
+from fidelity.prompts.textyaml import Document, Place
 
 _MODELS: Mapping[str, type[BaseModel]] = {"frames": Frame, "items": Item, "history": Turn}
 

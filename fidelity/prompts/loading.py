@@ -9,9 +9,9 @@ from pydantic import BaseModel, ValidationError
 from fidelity.errors import PromptError, did_you_mean
 from fidelity.paths import data_dir
 from fidelity.prompts import textyaml
-from fidelity.prompts.explain import Place, explain
+from fidelity.prompts.explain import explain
 from fidelity.prompts.families import FILLER, Family, Frame, Item, placeholders, render
-from fidelity.prompts.textyaml import Document
+from fidelity.prompts.textyaml import Document, Place
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -70,7 +70,14 @@ def _read_file(path: Path) -> tuple[Family | None, list[PromptError]]:
     if not isinstance(document.data, dict):
         keys = ", ".join(Family.model_fields)
         return None, [document.problem((), f"a prompt file is a mapping with the keys {keys}")]
-    problems: list[PromptError] = []
+    twice = list(textyaml.repeated_keys(document))
+    problems = [
+        document.problem(place, f"the key '{place[-1]}' is written twice", "keep one of them")
+        for place in twice
+    ]
+    spoiled = {place[1] for place in twice if place[0] == "items" and len(place) > 2}
+    if any(place[0] != "items" or len(place) < 3 for place in twice):
+        return None, problems
     head = _validate(Family, {**document.data, "items": []}, document, (), problems)
     entries = document.data.get("items")
     if not isinstance(entries, list) or not entries:
@@ -79,7 +86,7 @@ def _read_file(path: Path) -> tuple[Family | None, list[PromptError]]:
     items = {n: _validate(Item, entry, document, ("items", n), problems) for n, entry in enumerate(entries)}
     if head is None:
         return None, problems
-    sound = {n: item for n, item in items.items() if item is not None}
+    sound = {n: item for n, item in items.items() if item is not None and n not in spoiled}
     found = _check_frames(document, head.frames, {key for item in sound.values() for key in item.values()})
     if found or not sound:
         return None, problems + found

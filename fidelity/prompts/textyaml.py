@@ -3,7 +3,7 @@
 Prompts and answers are text: `answer: yes` must not become True, nor `answer: 007` the number 7.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import yaml
 
 from fidelity.errors import PromptError
+
+Place = tuple[int | str, ...]
+"""Where a value lies in a document, e.g. ("items", 3, "answer")."""
 
 _NULL = "tag:yaml.org,2002:null"
 
@@ -33,14 +36,14 @@ class Document:
     data: object
     node: yaml.Node
 
-    def line(self, place: Sequence[int | str] = ()) -> int:
-        """Line (from 1) of the value at `place`, e.g. ("items", 3, "answer"), or of its nearest parent."""
+    def line(self, place: Place = ()) -> int:
+        """Line (from 1) of the value at `place`, or of its nearest parent."""
         node = self.node
         for step in place:
             node = _child(node, step) or node
         return node.start_mark.line + 1
 
-    def value(self, place: Sequence[int | str]) -> object:
+    def value(self, place: Place) -> object:
         """The data at `place`, or None when there is none."""
         data: Any = self.data
         for step in place:
@@ -51,7 +54,7 @@ class Document:
         found: object = data
         return found
 
-    def problem(self, place: Sequence[int | str], message: str, hint: str | None = None) -> PromptError:
+    def problem(self, place: Place, message: str, hint: str | None = None) -> PromptError:
         """PromptError that begins with file, line and, inside a list, which entry of it."""
         where = f"{self.path}, line {self.line(place)}"
         if len(place) >= 2:
@@ -89,23 +92,24 @@ def read(path: Path) -> Document:
     return document
 
 
-def repeated_keys(document: Document) -> Iterator[tuple[str, int]]:
-    """Each key written twice in one mapping, with its line: YAML would silently keep only the last one."""
-    todo, done = [document.node], set[int]()
+def repeated_keys(document: Document) -> Iterator[Place]:
+    """Place of each key that one mapping holds twice: YAML would silently keep only the last one."""
+    todo: list[tuple[Place, yaml.Node]] = [((), document.node)]
+    done = set[int]()
     while todo:
-        node = todo.pop()
-        if id(node) in done:
+        place, node = todo.pop()
+        if id(node) in done:  # an alias
             continue
         done.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            todo.extend(node.value)
+            todo.extend(((*place, n), child) for n, child in enumerate(node.value))
         elif isinstance(node, yaml.MappingNode):
             keys = set[str]()
-            for key, value in node.value:
-                if isinstance(key.value, str) and key.value in keys:
-                    yield key.value, key.start_mark.line + 1
+            for key, child in node.value:
+                if str(key.value) in keys:
+                    yield (*place, str(key.value))
                 keys.add(str(key.value))
-                todo.append(value)
+                todo.append(((*place, str(key.value)), child))
 
 
 def _child(node: yaml.Node, step: int | str) -> yaml.Node | None:
@@ -113,7 +117,7 @@ def _child(node: yaml.Node, step: int | str) -> yaml.Node | None:
         child: yaml.Node = node.value[step]
         return child
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
+        for key, value in reversed(node.value):  # of a key written twice, the last one counts
             if key.value == step:
                 child = value
                 return child
