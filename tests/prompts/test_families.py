@@ -218,14 +218,18 @@ def test_choice_is_spread_evenly(families: list[Family], count: int) -> None:
 
 
 def test_an_added_item_leaves_the_other_families_as_they_are(families: list[Family]) -> None:
-    first = families[0]
-    extra = first.items[0].model_copy(update={"id": "extra"})
-    grown = [first.model_copy(update={"items": (*first.items, extra)}), *families[1:]]
-    before, after = (
-        [prompt.id for prompt in choose(some, 60, 3)[0] if prompt.family.family != first.family]
-        for some in (families, grown)
-    )
-    assert before == after
+    for n, family in enumerate(families):
+        extra = family.items[0].model_copy(update={"id": "extra"})
+        grown = [
+            *families[:n],
+            family.model_copy(update={"items": (*family.items, extra)}),
+            *families[n + 1 :],
+        ]
+        before, after = (
+            [prompt.id for prompt in choose(some, 60, 3)[0] if prompt.family.family != family.family]
+            for some in (families, grown)
+        )
+        assert before == after
 
 
 def test_included_prompts_come_first(families: list[Family]) -> None:

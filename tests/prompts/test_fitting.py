@@ -178,6 +178,13 @@ def test_most_numbers_and_fewest_pads(quiz: Family) -> None:
     assert {fit(quiz, quiz.items[0], length, digits).pad_count for length in range(80, 90)} == {0, 1, 2}
 
 
+def test_most_numbers_although_the_forecast_is_one_too_low(quiz: Family) -> None:
+    """The prompt with the filler "1", from which the forecast starts, takes a token more than it should."""
+    tokenizer = Fake(lambda text: [*words(text), *(["extra"] if " 1." in text else [])])
+    for length in range(60, 90):
+        assert fit(quiz, quiz.items[0], length, tokenizer).pad_count == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     merges=st.sets(
