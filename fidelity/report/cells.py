@@ -1,0 +1,33 @@
+"""Cells of several arms side by side, and the examples worth showing first."""
+
+from itertools import chain, zip_longest
+
+from fidelity.verdicts import ArmVerdict, CellVerdict, Example, RunVerdict
+
+_KIND_ORDER = {"suspect": 0, "control": 1, "floor": 2}
+
+
+def side_by_side(verdict: RunVerdict) -> list[list[CellVerdict | None]]:
+    """One row per condition (suspects, controls, floors), one place per arm, None where an arm lacks it."""
+    arms = [{_condition(cell): cell for cell in arm.cells} for arm in verdict.arms]
+    conditions = dict.fromkeys(key for arm in arms for key in arm)
+    ordered = sorted(conditions, key=lambda key: _KIND_ORDER.get(key[2], len(_KIND_ORDER)))
+    return [[arm.get(key) for arm in arms] for key in ordered]
+
+
+def examples(verdict: RunVerdict, most: int) -> list[tuple[CellVerdict, Example]]:
+    """Up to `most` examples, the arms taking turns, each prompt once per arm."""
+    turns = zip_longest(*(_of_arm(arm) for arm in verdict.arms))
+    return [found for found in chain.from_iterable(turns) if found is not None][:most]
+
+
+def _of_arm(arm: ArmVerdict) -> list[tuple[CellVerdict, Example]]:
+    first: dict[str, tuple[CellVerdict, Example]] = {}
+    for cell in sorted(arm.cells, key=lambda cell: _KIND_ORDER.get(cell.kind, len(_KIND_ORDER))):
+        for example in cell.examples:
+            first.setdefault(example.prompt, (cell, example))
+    return list(first.values())
+
+
+def _condition(cell: CellVerdict) -> tuple[str, str, str]:
+    return cell.probe, cell.name, cell.kind

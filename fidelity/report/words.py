@@ -1,0 +1,106 @@
+"""How values are put in words, the same in every output. ASCII only, so that any terminal can show it."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from fidelity.compare import Agreement
+from fidelity.verdicts import CellVerdict, RunVerdict
+
+AGREEMENT_ORDER = ("same", "near-tie", "hard flip", "off-list", "broken", "unreadable")
+
+
+def readable(text: str, limit: int | None = None) -> str:
+    """`text` on one line with everything unprintable escaped, cut to `limit` characters.
+
+    What a broken server says may hold control characters, escape codes and lone surrogates: none of them may
+    reach a terminal or an XML file.
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if limit is not None and len(shown) > limit:
+        return shown[: limit - 3] + "..."
+    return shown
+
+
+def quoted(text: str, limit: int = 60) -> str:
+    """`readable` in double quotes; `(nothing)` when empty."""
+    return f'"{readable(text, limit)}"' if text else "(nothing)"
+
+
+def nats(value: float) -> str:
+    """Three significant digits; small values in short scientific notation: 0, 0.612, 2e-5, inf, nan."""
+    if math.isfinite(value) and 0 < abs(value) < 1e-3:
+        digits, exponent = f"{value:.0e}".split("e")
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.3g}"
+
+
+def interval(low: float, high: float) -> str:
+    return f"{nats(low)}..{nats(high)}"
+
+
+def share(count: int, total: int) -> str:
+    return f"{count}/{total}"
+
+
+def rate_limit(cell: CellVerdict) -> str:
+    """The one-sided limits of the corrupt-prompt rate that say something; rounded outwards to 0.1 %."""
+    if not cell.exercised:
+        return "-"
+    low = f"{math.floor(cell.rate_lower * 1000 + 1e-9) / 10:g}"
+    high = f"{math.ceil(cell.rate_upper * 1000 - 1e-9) / 10:g}"
+    if cell.corrupt == 0:
+        return f"<= {high} %"
+    if cell.corrupt == cell.exercised:
+        return f">= {low} %"
+    return f"{low}..{high} %"
+
+
+def agreeing(cell: CellVerdict) -> str:
+    """Judged sends whose first token is the cold one's, of all judged sends; `-` where none took the path."""
+    return share(cell.agreement.get("same", 0), cell.sends) if cell.exercised else "-"
+
+
+def corrupt_prompts(cell: CellVerdict) -> str:
+    """Corrupt prompts of those that took the path."""
+    return share(cell.corrupt, cell.exercised) if cell.exercised else "-"
+
+
+def not_numbers(cell: CellVerdict) -> str:
+    """Logprobs that were no finite number, of those looked at."""
+    return share(sum(cell.faces.values()), cell.values) if cell.values or cell.faces else "-"
+
+
+def counted(counts: Mapping[str, int], order: Sequence[str] = ()) -> str:
+    """`192 (60), 128 (2)`: each value with how often it was seen; `-` when there is none."""
+    keys = [key for key in order if key in counts] + [key for key in counts if key not in order]
+    return ", ".join(f"{readable(key)} ({counts[key]})" for key in keys) or "-"
+
+
+def why(agreement: Agreement) -> str:
+    """What makes a send corrupt."""
+    if agreement.rules:
+        return "; ".join(agreement.rules)
+    least = "at least " if agreement.kind == "off-list" else ""
+    return f"{agreement.kind}, regret {least}{nats(agreement.regret)} nat"
+
+
+def verdict_line(verdict: RunVerdict) -> str:
+    """The run in one line: `FAIL (exit 10): arm none: ...`."""
+    partial = f" [partial: {verdict.status}]" if verdict.partial else ""
+    return readable(f"{verdict.state.upper()} (exit {verdict.exit_code}){partial}: {verdict.reason}")
+
+
+def all_warnings(verdict: RunVerdict) -> list[str]:
+    """The run's warnings, and those of its arms that it does not repeat."""
+    of_arms = [f"arm {arm.name}: {message}" for arm in verdict.arms for message in arm.warnings]
+    return list(dict.fromkeys([*verdict.warnings, *of_arms]))
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """The command that was run, without the path of the program; empty when it is not known."""
+    if not argv:
+        return ""
+    arguments = argv[1:] if PurePath(argv[0]).stem in ("fidelity", "__main__") else argv
+    return readable(shlex.join(["fidelity", *arguments]))
