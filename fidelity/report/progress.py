@@ -36,7 +36,7 @@ class _Tally:
     def note(self) -> str:
         if not self.corrupt_sends:
             return ""
-        return f"{len(self.corrupt_prompts)} prompts corrupt ({self.corrupt_sends} sends)"
+        return f"corrupt prompts: {len(self.corrupt_prompts)}, sends: {self.corrupt_sends}"
 
 
 class Progress:

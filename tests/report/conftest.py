@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from fidelity.manifest import ArmRecord, Manifest
-from fidelity.plan import Arm, RunPlan, Target
+from fidelity.plan import Arm, RunPlan
 from fidelity.probes.cells import Cell
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
     INCONCLUSIVE,
+    NOT_APPLICABLE,
     NOT_EXERCISED,
     PASS,
     ArmVerdict,
@@ -68,9 +69,7 @@ def passing_cell(arm: str = "none", **changes: Any) -> CellVerdict:
         faces={},
         values=1260,
         missed={},
-        figures=(
-            Figure("corrupt-prompt rate: upper limit", 0.09503, "<=", 0.1, "thresholds.max_rate", holds=True),
-        ),
+        figures=(Figure("corrupt-prompt rate: upper limit", 0.095, "<=", 0.1, "thresholds.max_rate", True),),
         examples=(),
     )
     return replace(cell, **changes)
@@ -96,11 +95,7 @@ def failing_cell(arm: str = "none", **changes: Any) -> CellVerdict:
         ),
         rules={"NaN": 60},
         faces={"null": 1260},
-        figures=(
-            Figure(
-                "corrupt-prompt rate: lower limit", 0.90497, "<=", 0.1, "thresholds.max_rate", holds=False
-            ),
-        ),
+        figures=(Figure("corrupt-prompt rate: lower limit", 0.905, "<=", 0.1, "thresholds.max_rate", False),),
         examples=(
             Example("capital/france", "Paris", "Paris", "!" * 16, 192, 1, "NaN: 21 null", 41),
             Example("yes-no/moon", "No", "No", GARBAGE, 192, 1, "NaN: 21 null", 48),
@@ -110,9 +105,7 @@ def failing_cell(arm: str = "none", **changes: Any) -> CellVerdict:
 
 
 def control_cell(arm: str = "none") -> CellVerdict:
-    return passing_cell(
-        arm, name="L=194 tail=2", kind="control", length=194, tail=2, tails={"2": 60}, cached={"192": 60}
-    )
+    return passing_cell(arm, name="L=194 tail=2", kind="control", length=194, tail=2, tails={"2": 60})
 
 
 def unexercised_cell(arm: str = "none") -> CellVerdict:
@@ -132,8 +125,8 @@ def unexercised_cell(arm: str = "none") -> CellVerdict:
 
 
 def arm_of(*cells: CellVerdict, name: str = "none", **changes: Any) -> ArmVerdict:
-    states = [cell.state for cell in cells]
-    state = FAIL if FAIL in states else PASS if set(states) == {PASS} else INCONCLUSIVE
+    states = {cell.state for cell in cells} - {NOT_APPLICABLE}
+    state = FAIL if FAIL in states else PASS if states == {PASS} else INCONCLUSIVE
     arm = ArmVerdict(
         name=name,
         guard=name,
@@ -201,33 +194,13 @@ def make_verdict() -> Callable[..., RunVerdict]:
 @pytest.fixture
 def make_run() -> Callable[..., RunVerdict]:
     """A run of one arm with given cells, with changes."""
-
-    def make(*cells: CellVerdict, state: str | None = None, **changes: Any) -> RunVerdict:
-        arm = arm_of(*cells) if state is None else arm_of(*cells, state=state)
-        return run_of(arm, **changes)
-
-    return make
+    return lambda *cells, **changes: run_of(arm_of(*cells), **changes)
 
 
 @pytest.fixture
 def example() -> Callable[[str], Example]:
     """An example of a given prompt."""
     return lambda prompt: Example(prompt, "Paris", "Paris", "!", 192, 1, "NaN: 1 null", 1)
-
-
-@pytest.fixture(name="passing_cell")
-def a_passing_cell() -> CellVerdict:
-    return passing_cell()
-
-
-@pytest.fixture(name="failing_cell")
-def a_failing_cell() -> CellVerdict:
-    return failing_cell()
-
-
-@pytest.fixture(name="unexercised_cell")
-def an_unexercised_cell() -> CellVerdict:
-    return unexercised_cell()
 
 
 @pytest.fixture
@@ -248,10 +221,7 @@ def passing() -> RunVerdict:
 
 @pytest.fixture
 def not_exercised() -> RunVerdict:
-    return run_of(
-        arm_of(unexercised_cell()),
-        not_exercised=("arm none, L=193 tail=1: no hit", "decode, batches and speculative decoding"),
-    )
+    return run_of(arm_of(unexercised_cell()), not_exercised=("arm none, L=193 tail=1: no hit", "decode"))
 
 
 @pytest.fixture
@@ -264,10 +234,7 @@ def two_arms() -> RunVerdict:
 
 @pytest.fixture
 def with_baseline() -> RunVerdict:
-    return run_of(
-        arm_of(failing_cell("none"), baseline=True),
-        arm_of(passing_cell("splitk"), control_cell("splitk"), name="splitk"),
-    )
+    return run_of(arm_of(failing_cell(), baseline=True), arm_of(passing_cell("splitk"), name="splitk"))
 
 
 @pytest.fixture
@@ -304,8 +271,7 @@ CASES = ("failing", "passing", "not_exercised", "two_arms", "with_baseline", "in
 
 @pytest.fixture(params=CASES)
 def any_verdict(request: pytest.FixtureRequest) -> RunVerdict:
-    value: RunVerdict = request.getfixturevalue(request.param)
-    return value
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -313,12 +279,7 @@ def manifest() -> Manifest:
     return Manifest(
         run_id="20260101-120000-77",
         started="2026-01-01T12:00:00+0000",
-        plan=RunPlan(
-            name="mine",
-            target=Target(),
-            arms=(Arm(name="none"), Arm(name="splitk", guard="splitk")),
-            seed=7,
-        ),
+        plan=RunPlan(name="mine", arms=(Arm(name="none"), Arm(name="splitk", guard="splitk")), seed=7),
         argv=["/usr/local/bin/fidelity", "run", "--model", "embedded", "--output", "my folder"],
         arms={
             "none": ArmRecord(

@@ -98,7 +98,7 @@ def test_the_first_corruption_is_shown_at_once_and_later_ones_are_counted() -> N
     for event in (corruption(), corruption("yes-no/moon"), events.ArmDone("none", 3.0)):
         progress.handle(event)
     assert file.getvalue().count("CORRUPT") == 1
-    assert "2 prompts corrupt (3 sends)" in file.getvalue()
+    assert "corrupt prompts: 2, sends: 3" in file.getvalue()
 
 
 def test_each_arm_shows_its_own_first_corruption() -> None:
@@ -159,7 +159,7 @@ def test_a_terminal_gets_a_bar_that_ends_full() -> None:
     )
     assert "\x1b" in text
     assert "4/4" in text
-    assert "1 prompts corrupt (1 sends)" in text
+    assert "corrupt prompts: 1, sends: 1" in text
     assert "4/4 requests (" not in text
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fidelity.compare import Agreement
 from fidelity.report import words
-from fidelity.verdicts import CellVerdict
+from fidelity.verdicts import RunVerdict
 
 
 @given(st.text(alphabet=st.characters(), max_size=40))
@@ -36,9 +36,9 @@ def test_nats(value: float, shown: str) -> None:
     assert words.nats(value) == shown
 
 
-def test_a_rate_limit_is_rounded_away_from_the_comfortable_side(failing_cell, passing_cell) -> None:
-    assert words.rate_limit(passing_cell) == "<= 9.6 %"
-    assert words.rate_limit(failing_cell) == ">= 90.4 %"
+def test_a_rate_limit_is_rounded_away_from_the_comfortable_side(failing: RunVerdict, make_cell) -> None:
+    assert words.rate_limit(make_cell()) == "<= 9.6 %"
+    assert words.rate_limit(failing.arms[0].cells[0]) == ">= 90.4 %"
 
 
 def test_the_rate_of_a_partly_corrupt_cell_has_both_limits(make_cell) -> None:
@@ -46,10 +46,11 @@ def test_the_rate_of_a_partly_corrupt_cell_has_both_limits(make_cell) -> None:
     assert words.rate_limit(cell) == "2.7..23.9 %"
 
 
-def test_a_cell_that_no_prompt_exercised_shows_no_figures(unexercised_cell: CellVerdict) -> None:
-    assert words.rate_limit(unexercised_cell) == "-"
-    assert words.agreeing(unexercised_cell) == "-"
-    assert words.corrupt_prompts(unexercised_cell) == "-"
+def test_a_cell_that_no_prompt_exercised_shows_no_figures(not_exercised: RunVerdict) -> None:
+    (cell,) = not_exercised.arms[0].cells
+    assert words.rate_limit(cell) == "-"
+    assert words.agreeing(cell) == "-"
+    assert words.corrupt_prompts(cell) == "-"
 
 
 def test_why_says_the_rule_or_the_class_with_its_regret() -> None:
