@@ -39,7 +39,8 @@ def forward(w: AttentionWeights, x: Array, pieces: list[Piece]) -> tuple[Array, 
     """The layer over x [tokens, hidden]; also each piece's keys and values, cached ones included."""
     width, kv_width = w.heads * w.head_dim, w.kv_heads * w.head_dim
     projected = x @ w.project
-    q, gate, k, v = np.split(projected, [width, 2 * width, 2 * width + kv_width], axis=1)
+    q, gate = projected[:, :width], projected[:, width : 2 * width]
+    k, v = projected[:, 2 * width : 2 * width + kv_width], projected[:, 2 * width + kv_width :]
     positions = np.concatenate([np.arange(p.position, p.position + p.stop - p.start) for p in pieces])
     angles = positions.astype(np.float32)[:, None] * w.frequencies
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]

@@ -64,7 +64,7 @@ def forward(w: GdnWeights, x: Array, pieces: list[Piece]) -> tuple[Array, list[C
     channels = 2 * keys + values
     projected = x @ w.project
     mixed, z = projected[:, :channels], projected[:, channels : channels + values]
-    b, a = np.split(projected[:, channels + values :], 2, axis=1)
+    b, a = projected[:, -2 * w.value_heads : -w.value_heads], projected[:, -w.value_heads :]
     beta = sigmoid(b)
     g = w.decay * np.logaddexp(np.float32(0), a + w.dt_bias)  # the second factor is softplus
 

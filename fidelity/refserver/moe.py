@@ -2,9 +2,12 @@
 
 A split GEMM accumulates its partial sums into a scratch buffer. The buffer comes from a caching allocator
 and is zeroed only where a split covers two K tiles or more. With one tile per split the partials land on
-whatever the memory held: the sums of an earlier layer or request (``split-k``), or NaN where the block last
-held the token-sort buffer, whose unused entries are int32 -1, a NaN's bits (``split-k-nan``). In a cold pool
-the first such buffer is zero by luck and that layer comes out right; the next layer already reuses it.
+whatever the memory held: the sums of earlier layers and requests (``split-k``), or NaN where the block last
+held the token-sort buffer, whose unused entries are int32 -1, a NaN's bits (``split-k-nan``).
+
+The finite faults need a warm pool. A new block is zero, so the first split forward of its size class has one
+right layer and three that carry a sum or two too many, which a sure model shrugs off; each further forward
+adds to the pile. For the NaN fault both buffers must share a size class: 2 * 16 * E = 2 * I * top_k.
 """
 
 from dataclasses import dataclass, field
@@ -95,6 +98,8 @@ def forward(w: MoeWeights, x: Array, experts: Experts, *, extend: bool) -> Array
     hidden, width = x.shape[1], w.stage2.shape[1]
     splits = k_splits(len(x), hidden, width, w.top_k, len(w.stage1), experts.cu)
     splits = guarded_splits(splits, hidden, experts.guard)
+    if experts.fault == "split-k-extend" and not extend:
+        splits = 0  # the captured decode path of that picture runs another kernel
 
     sort_buffer = _sort(chosen, len(w.stage1), experts.pool)
     rows = _rows(sort_buffer, chosen)
@@ -103,7 +108,7 @@ def forward(w: MoeWeights, x: Array, experts: Experts, *, extend: bool) -> Array
     if experts.fault == "split-k-nan":
         experts.pool.give(sort_buffer)
     if splits:
-        zeroed = hidden // (splits * TILE) >= 2 or not _stale(experts.fault, extend)
+        zeroed = hidden // (splits * TILE) >= 2 or experts.fault == "none"
         act = _split_stage1(w, x, rows, splits, zeroed, experts.pool)
     else:
         act = _stage1(w, x, rows)
@@ -126,7 +131,7 @@ def route(w: MoeWeights, x: Array) -> tuple[Array, NDArray[np.intp]]:
     """Softmax over the experts, then the top k, renormalised: weights and expert ids, both [tokens, k]."""
     probabilities = softmax(x @ w.router)
     chosen = np.argsort(-probabilities, axis=1, kind="stable")[:, : w.top_k]
-    scores = np.take_along_axis(probabilities, chosen, axis=1)
+    scores: Array = probabilities[np.arange(len(x))[:, None], chosen]
     if w.renormalise:
         scores = scores / scores.sum(axis=1, keepdims=True)
     return scores, chosen
@@ -135,10 +140,6 @@ def route(w: MoeWeights, x: Array) -> tuple[Array, NDArray[np.intp]]:
 Rows = list[
     tuple[int, NDArray[np.intp], NDArray[np.intp]]
 ]  # (expert, token of each row, its slot in the top k)
-
-
-def _stale(fault: Fault, extend: bool) -> bool:
-    return fault in ("split-k", "split-k-nan") or (fault == "split-k-extend" and extend)
 
 
 def _sort(chosen: NDArray[np.intp], count: int, pool: Pool) -> NDArray[np.int32]:

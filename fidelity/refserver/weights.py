@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -107,6 +108,8 @@ def load(profile: str | Path) -> Weights:
     if checkpoint.is_file():
         config = Config.from_dict(json.loads((folder / "config.json").read_text()))
         tensors = safetensors_io.read(checkpoint)
+        if EMBED not in tensors:
+            raise ValueError(f"{checkpoint} has no {EMBED}")
         tensors.setdefault(HEAD, tensors[EMBED])
         return Weights(config, tensors, {"name": folder.name}, _sha256(checkpoint.read_bytes()), tokenizer)
     known = sorted(p.parent.name for p in PROFILES.glob("*/weights.npz"))
@@ -141,9 +144,12 @@ def _quantise(tensor: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 
 def _unpack(path: Path) -> tuple[Config, dict[str, Array]]:
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    raw = json.loads(arrays.pop("__config__").tobytes())
+    try:
+        with np.load(path) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        raw = json.loads(arrays.pop("__config__").tobytes())
+    except (BadZipFile, EOFError, KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a packed profile: {error}") from error
     tensors: dict[str, Array] = {}
     for name, array in arrays.items():
         if name.endswith("::scale"):
