@@ -101,6 +101,8 @@ def from_json(line: str) -> Observation:
     """The inverse of `to_json`; unknown keys of a newer minor version are ignored. Raises ValueError,
     KeyError."""
     data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError("no object")
     if data.get("schema") != SCHEMA:
         raise ValueError(f"schema {data.get('schema')!r}, this version reads {SCHEMA}")
     answer = {key: data["answer"][key] for key in _ANSWER_FIELDS if key in data["answer"]}
