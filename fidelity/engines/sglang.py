@@ -116,16 +116,24 @@ def read_response(status: int, text: str, latency: float, count: int = 1) -> lis
             status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
         )
         return [failed] * count
-    items = data if isinstance(data, list) else [data]
-    return [_read_item(item, latency, text) for item in items]
+    return [_try_item(item, latency, text) for item in (data if isinstance(data, list) else [data])]
+
+
+def _try_item(item: Any, latency: float, text: str) -> Answer:
+    try:
+        return _read_item(item, latency, text)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
+        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
+        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
 
 
 def _read_item(item: Any, latency: float, text: str) -> Answer:
-    meta = item.get("meta_info") if isinstance(item, dict) else None
-    if not isinstance(meta, dict):
-        return Answer(status=200, latency=latency, error="no meta_info in the answer", raw=text[:20_000])
+    meta = item["meta_info"]
     faces: Counter[str] = Counter()
-    chosen = [json_reader.number(entry[0], faces) for entry in meta.get("output_token_logprobs") or []]
+    chosen = [
+        json_reader.number(entry[0] if entry else None, faces)
+        for entry in meta.get("output_token_logprobs") or []
+    ]
     top = _rows(meta.get("output_top_logprobs"), faces)
     asked = _rows(meta.get("output_token_ids_logprobs"), faces)
     finish = meta.get("finish_reason")
@@ -140,15 +148,15 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
         error=str(error) if error else None,
         text=item.get("text"),
         output_ids=[int(token) for token in item.get("output_ids") or []],
-        prompt_tokens=meta.get("prompt_tokens"),
-        cached_tokens=meta.get("cached_tokens"),
+        prompt_tokens=_count(meta.get("prompt_tokens")),
+        cached_tokens=_count(meta.get("cached_tokens")),
         finish_reason=str(reason) if reason else None,
         logprobs=chosen,
         top=top,
         asked=asked,
         faces=dict(faces),
         values=values,
-        dp_rank=meta.get("dp_rank"),
+        dp_rank=_count(meta.get("dp_rank")),
         raw=text[:20_000] if faces or error else None,
     )
 
@@ -158,6 +166,10 @@ def _rows(positions: Any, faces: Counter[str]) -> list[Row]:
     for position in positions or []:
         rows.append([(int(entry[1]), json_reader.number(entry[0], faces)) for entry in position or []])
     return rows
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
 
 
 def _first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
