@@ -76,7 +76,7 @@ def compare_first_token(cold: Answer, other: Answer, near_tie: float = NEAR_TIE)
     rules = broken_rules(other, near_tie)
     if rules:
         return Agreement("broken", math.inf, rules)
-    if not other.output_ids or not cold.output_ids or not cold.top or broken_rules(cold, near_tie):
+    if not (_readable(cold) and _readable(other)) or broken_rules(cold, near_tie):
         return Agreement("unreadable", math.nan)
     row = sorted(cold.top[0], key=lambda pair: -pair[1])
     token = other.output_ids[0]
@@ -98,6 +98,10 @@ def top_probability(answer: Answer) -> float:
     if not all(math.isfinite(value) for value in logprobs):
         return math.nan
     return math.exp(max(logprobs))
+
+
+def _readable(answer: Answer) -> bool:
+    return bool(answer.output_ids and answer.top and answer.top[0])
 
 
 def _is_flat(row: Row) -> bool:
