@@ -1,0 +1,130 @@
+"""The closed form against a literal port of aiter's heuristic and its kernel choice, and the threads' table."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fidelity.shapes import affected, largest_affected
+
+CU = 256  # MI350X and MI355X
+
+
+def split_of_k(m: int, hidden: int, intermediate: int, topk: int, experts: int, cu: int, tile: int) -> int:
+    """aiter's default split of K for a batch of m, step by step; 0 is unsplit."""
+    padded = 1
+    while padded < m:
+        padded *= 2
+    if padded * topk > experts:
+        return 0
+    groups = padded * topk * ((intermediate + 127) // 128)
+    if groups >= cu:
+        return 0
+    most = (cu + groups - 1) // groups
+    for split in range(most, 1, -1):
+        if hidden % split == 0 and (hidden // split) % tile == 0:
+            return split
+    return 0
+
+
+def one_tile_per_split(
+    m: int, hidden: int, intermediate: int, topk: int, experts: int, cu: int, tile: int
+) -> bool:
+    padded = 1 << (m - 1).bit_length()
+    if padded > 32:  # the one-stage kernel, which does not split
+        return False
+    split = split_of_k(m, hidden, intermediate, topk, experts, cu, tile)
+    return split >= 2 and hidden == split * tile
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "m": st.integers(1, 40),
+        "intermediate": st.integers(1, 1024),
+        "topk": st.integers(1, 12),
+        "experts": st.sampled_from([8, 64, 128, 256, 512]),
+        "cu": st.integers(1, 320),
+        "tile": st.sampled_from([16, 128, 256]),
+        "tiles": st.integers(1, 40),
+        "more": st.sampled_from([0, 0, 0, 8, 64]),
+    }
+)
+
+
+@given(shapes)
+def test_equal_to_the_literal_heuristic(shape: dict[str, int]) -> None:
+    hidden = shape["tiles"] * shape["tile"] + shape["more"]
+    literal = one_tile_per_split(
+        shape["m"], hidden, shape["intermediate"], shape["topk"], shape["experts"], shape["cu"], shape["tile"]
+    )
+    closed = affected(
+        shape["m"],
+        hidden=hidden,
+        intermediate=shape["intermediate"],
+        topk=shape["topk"],
+        experts=shape["experts"],
+        compute_units=shape["cu"],
+        tile=shape["tile"],
+    )
+    assert closed == literal
+
+
+def test_equal_to_the_literal_heuristic_on_every_common_shape() -> None:
+    compared = hits = 0
+    for hidden in (512, 2048, 2560, 3072, 4096):
+        for intermediate in (64, 128, 160, 256, 512, 640, 1024):
+            for topk, experts in ((8, 256), (10, 512), (2, 8)):
+                for cu in (80, 256, 304):
+                    for m in range(1, 34):
+                        literal = one_tile_per_split(m, hidden, intermediate, topk, experts, cu, 256)
+                        closed = affected(
+                            m,
+                            hidden=hidden,
+                            intermediate=intermediate,
+                            topk=topk,
+                            experts=experts,
+                            compute_units=cu,
+                            tile=256,
+                        )
+                        assert closed == literal, (m, hidden, intermediate, topk, experts, cu)
+                        compared, hits = compared + 1, hits + literal
+    assert compared == 10_395
+    assert hits > 100  # both answers occur
+
+
+@pytest.mark.parametrize(
+    ("hidden", "total", "topk", "experts", "row"),
+    [
+        pytest.param(2048, 512, 8, 256, (1, 2, 4, 4), id="Qwen3.6-35B-A3B"),
+        pytest.param(4096, 1024, 10, 512, (0, 0, 0, 1), id="Qwen3.5-397B-A17B"),
+        pytest.param(2560, 640, 10, 512, (0, 0, 1, 2), id="Qwen3.8-Flash-Next"),
+    ],
+)
+def test_the_threads_table(hidden: int, total: int, topk: int, experts: int, row: tuple[int, ...]) -> None:
+    found = tuple(
+        largest_affected(
+            hidden=hidden, intermediate=total // tp, topk=topk, experts=experts, compute_units=CU, tile=256
+        )
+        for tp in (1, 2, 4, 8)
+    )
+    assert found == row
+
+
+@pytest.mark.parametrize(("cu", "largest"), [(16, 1), (32, 2), (64, 4)])
+def test_the_embedded_engine_has_the_same_pattern(cu: int, largest: int) -> None:
+    shape = {"hidden": 128, "intermediate": 64, "topk": 2, "experts": 8, "tile": 16}
+    assert largest_affected(**shape, compute_units=cu) == largest
+
+
+@given(shapes)
+def test_affected_sizes_start_at_one_without_a_gap(shape: dict[str, int]) -> None:
+    given_shape = {
+        "hidden": shape["tiles"] * shape["tile"],
+        "intermediate": shape["intermediate"],
+        "topk": shape["topk"],
+        "experts": shape["experts"],
+        "compute_units": shape["cu"],
+        "tile": shape["tile"],
+    }
+    sizes = [m for m in range(1, 33) if affected(m, **given_shape)]
+    assert sizes == list(range(1, len(sizes) + 1))
+    assert largest_affected(**given_shape) == len(sizes)
