@@ -4,10 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fidelity.report import cells, words
 from fidelity.report.progress import Progress
+from fidelity.report.screen import say, text
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -37,21 +37,21 @@ _STYLES = {
 
 def print_verdict(console: Console, verdict: RunVerdict, directory: Path) -> None:
     """The tables, some examples, what the verdict does not cover; the last line is the verdict itself."""
-    _say(console, "")
-    _say(console, verdict.label, "bold")
-    _say(console, "")
+    say(console, "")
+    say(console, verdict.label, "bold")
+    say(console, "")
     if any(arm.cells for arm in verdict.arms):
         console.print(_table(verdict, console.width))
-        _say(console, _LEGEND, "dim")
-        _say(console, "")
+        say(console, _LEGEND, "dim")
+        say(console, "")
     for arm in verdict.arms:
         baseline = " (baseline, never decides)" if arm.baseline else ""
-        _say(
+        say(
             console,
             f"arm {arm.name}{baseline}: {arm.state}: {arm.reason}",
             _STYLES.get(arm.state, ""),
         )
-        _say(
+        say(
             console,
             f"  cold answers right {arm.cold_right}/{arm.cold_known}; "
             f"{arm.requests} requests, {arm.failed_requests} failed, {arm.seconds:.1f} s",
@@ -59,20 +59,20 @@ def print_verdict(console: Console, verdict: RunVerdict, directory: Path) -> Non
         )
     _say_examples(console, verdict)
     for item in verdict.not_exercised:
-        _say(console, f"not exercised: {item}", "yellow")
+        say(console, f"not exercised: {item}", "yellow")
     warnings = words.all_warnings(verdict)
     for warning in warnings[:WARNINGS]:
-        _say(console, f"warning: {warning}", "yellow")
+        say(console, f"warning: {warning}", "yellow")
     if len(warnings) > WARNINGS:
-        _say(console, f"... and {len(warnings) - WARNINGS} more warnings in report.md", "yellow")
+        say(console, f"... and {len(warnings) - WARNINGS} more warnings in report.md", "yellow")
     if verdict.bound:
-        _say(console, f"this pass says: {verdict.bound}")
-    _say(console, f"{words.verdict_line(verdict)}  report: {directory}", _STYLES.get(verdict.state, ""))
+        say(console, f"this pass says: {verdict.bound}")
+    say(console, f"{words.verdict_line(verdict)}  report: {directory}", _STYLES.get(verdict.state, ""))
 
 
 _LEGEND = """\
 agree: sends with the cold first token; corrupt: prompts that took the path;
-rate: one-sided limit for corrupt prompts; KL, JSD: nats, median;
+rate: one-sided limit for corrupt prompts; KL, JSD: nats, median (~0: < 1e-6);
 NaN: logprobs that are no number, of those looked at"""
 
 
@@ -84,23 +84,24 @@ def _table(verdict: RunVerdict, width: int) -> Table:
         table.add_column(heading, overflow="fold")
     for heading in ("agree", "corrupt", "rate", "KL >=", "JSD", "NaN"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("state")
+    table.add_column("state", no_wrap=True)
     for row in cells.side_by_side(verdict):
         present = [cell for cell in row if cell is not None]
         for number, cell in enumerate(present):
             names = {"cell": cell.name, "kind": cell.kind} if number == 0 else {}
             names["arm"] = cell.arm
             left = [names.get(heading, "") for heading in named]
-            state = _text(cell.state, _STYLES.get(cell.state, ""))
-            table.add_row(*map(_text, [*left, *_figures(cell)]), state)
+            state = text(cell.state, _STYLES.get(cell.state, ""))
+            table.add_row(*map(text, [*left, *_figures(cell)]), state)
     return table
 
 
 def _figures(cell: CellVerdict) -> list[str]:
     kl = jsd = "-"
     if cell.divergences is not None:
-        kl = words.nats(cell.divergences.kl_lower.median)
-        jsd = words.interval(cell.divergences.jsd_lower.median, cell.divergences.jsd_upper.median)
+        low, high = cell.divergences.jsd_lower.median, cell.divergences.jsd_upper.median
+        kl = words.brief_nats(cell.divergences.kl_lower.median)
+        jsd = f"{words.brief_nats(low)}..{words.brief_nats(high)}"
     return [
         words.agreeing(cell),
         words.corrupt_prompts(cell),
@@ -116,14 +117,5 @@ def _say_examples(console: Console, verdict: RunVerdict) -> None:
         cold, other = words.quoted(example.cold, 40), words.quoted(example.other, 40)
         path = "cold again" if cell.kind == "floor" else "hit"
         cached = f"{example.cached_tokens} cached, {example.tail} recomputed"
-        _say(console, f"{example.prompt}: cold {cold} -> {path} {other}")
-        _say(console, f"  arm {cell.arm}, {cell.name}, {cached}: {example.why}", "dim")
-
-
-def _say(console: Console, lines: str, style: str = "") -> None:
-    for line in lines.split("\n"):
-        console.print(_text(line, style), soft_wrap=True)
-
-
-def _text(value: str, style: str = "") -> Text:
-    return Text(words.readable(value), style=style)
+        say(console, f"{example.prompt}: cold {cold} -> {path} {other}")
+        say(console, f"  arm {cell.arm}, {cell.name}, {cached}: {example.why}", "dim")

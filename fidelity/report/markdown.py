@@ -92,7 +92,7 @@ def _cell_row(cell: CellVerdict) -> list[str]:
     if cell.divergences is not None:
         kl = _median_and_max(cell.divergences.kl_lower)
         low, high = cell.divergences.jsd_lower, cell.divergences.jsd_upper
-        jsd = f"{words.interval(low.median, high.median)} / {words.interval(low.maximum, high.maximum)}"
+        jsd = f"{_interval(low.median, high.median)} / {_interval(low.maximum, high.maximum)}"
         covered = f"{cell.divergences.p_covered:.4f}, {cell.divergences.q_covered:.4f}"
     row = [
         cell.name,
@@ -115,6 +115,10 @@ def _cell_row(cell: CellVerdict) -> list[str]:
 def _median_and_max(spread: Spread) -> str:
     nonfinite = f" ({spread.nonfinite} of {spread.n} not finite)" if spread.nonfinite else ""
     return f"{words.nats(spread.median)} / {words.nats(spread.maximum)}{nonfinite}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{words.nats(low)}..{words.nats(high)}"
 
 
 def _brief(cell: CellVerdict | None) -> list[str]:

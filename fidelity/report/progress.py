@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
 from fidelity import events
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
 from fidelity.report import words
+from fidelity.report.screen import say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -156,8 +156,8 @@ class Progress:
         note = f", {tally.note}" if tally.note else ""
         return f"arm {arm}: {tally.done}/{tally.total} requests ({percent} %), {seconds:.0f} s{note}"
 
-    def _say(self, line: str, style: str = "") -> None:
-        self._console.print(Text(words.readable(line), style=style), soft_wrap=True)
+    def _say(self, lines: str, style: str = "") -> None:
+        say(self._console, lines, style)
 
 
 def _bar(console: Console) -> "Bar":

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
 from fidelity.compare import Agreement
@@ -36,8 +36,16 @@ def nats(value: float) -> str:
     return f"{value:.3g}"
 
 
-def interval(low: float, high: float) -> str:
-    return f"{nats(low)}..{nats(high)}"
+def brief_nats(value: float) -> str:
+    """For a narrow column: two decimals, or one digit in scientific notation; `~0` is under 1e-6, not 0."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    if abs(value) < 1e-6:
+        return "~0"
+    if abs(value) < 0.01:
+        digits, exponent = f"{value:.0e}".split("e")
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def share(count: int, total: int) -> str:
@@ -45,16 +53,18 @@ def share(count: int, total: int) -> str:
 
 
 def rate_limit(cell: CellVerdict) -> str:
-    """The one-sided limits of the corrupt-prompt rate that say something; rounded outwards to 0.1 %."""
+    """The one-sided limits of the corrupt-prompt rate that say something: `<=9.6%`, `>=90%`, `2.7..24%`.
+
+    Rounded outwards, to 0.1 % under 10 % and to 1 % above.
+    """
     if not cell.exercised:
         return "-"
-    low = f"{math.floor(cell.rate_lower * 1000 + 1e-9) / 10:g}"
-    high = f"{math.ceil(cell.rate_upper * 1000 - 1e-9) / 10:g}"
+    low, high = _outwards(cell.rate_lower, math.floor), _outwards(cell.rate_upper, math.ceil)
     if cell.corrupt == 0:
-        return f"<= {high} %"
+        return f"<={high}%"
     if cell.corrupt == cell.exercised:
-        return f">= {low} %"
-    return f"{low}..{high} %"
+        return f">={low}%"
+    return f"{low}..{high}%"
 
 
 def agreeing(cell: CellVerdict) -> str:
@@ -89,7 +99,8 @@ def why(agreement: Agreement) -> str:
 def verdict_line(verdict: RunVerdict) -> str:
     """The run in one line: `FAIL (exit 10): arm none: ...`."""
     partial = f" [partial: {verdict.status}]" if verdict.partial else ""
-    return readable(f"{verdict.state.upper()} (exit {verdict.exit_code}){partial}: {verdict.reason}")
+    reason = " ".join(verdict.reason.split())
+    return readable(f"{verdict.state.upper()} (exit {verdict.exit_code}){partial}: {reason}")
 
 
 def all_warnings(verdict: RunVerdict) -> list[str]:
@@ -104,3 +115,9 @@ def command_line(argv: Sequence[str]) -> str:
         return ""
     arguments = argv[1:] if PurePath(argv[0]).stem in ("fidelity", "__main__") else argv
     return readable(shlex.join(["fidelity", *arguments]))
+
+
+def _outwards(rate: float, rounded: Callable[[float], int]) -> str:
+    steps = 10 if rate < 0.1 else 1
+    # Nine decimals, lest a rate of exactly 0.29 come out as 28 %.
+    return f"{rounded(round(rate * 100 * steps, 9)) / steps:g}"

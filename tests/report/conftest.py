@@ -57,11 +57,7 @@ def passing_cell(arm: str = "none", **changes: Any) -> CellVerdict:
         rate_lower=0.0,
         rate_upper=0.09503,
         divergences=Divergences(
-            kl_lower=spread(1.2e-6, 3.4e-5),
-            jsd_lower=spread(3e-7, 8e-6),
-            jsd_upper=spread(2e-4, 4e-4),
-            p_covered=0.9991,
-            q_covered=0.9990,
+            spread(1.2e-6, 3.4e-5), spread(3e-7, 8e-6), spread(2e-4, 4e-4), p_covered=0.9991, q_covered=0.9990
         ),
         tails={"1": 60},
         cached={"192": 60},
@@ -195,6 +191,12 @@ def make_verdict() -> Callable[..., RunVerdict]:
 def make_run() -> Callable[..., RunVerdict]:
     """A run of one arm with given cells, with changes."""
     return lambda *cells, **changes: run_of(arm_of(*cells), **changes)
+
+
+@pytest.fixture(name="spread")
+def divergences_between() -> Callable[[float, float], Divergences]:
+    """Divergences whose JSD interval is the given one."""
+    return lambda low, high: Divergences(spread(low, low), spread(low, low), spread(high, high), 0.9, 0.9)
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_start_ready_and_warnings() -> None:
             events.RunEnded("failed", "it went away", "start it again"),
             "error: it went away\n  start it again\n",
         ),
+        (events.RunEnded("failed", "it ended:\n  its log"), "error: it ended:\n  its log\n"),
         (events.RunEnded("interrupted", "interrupted", "go on later"), "interrupted\n  go on later\n"),
         (events.RunEnded("out of time", "2 minutes are over"), "out of time: 2 minutes are over\n"),
         (events.RunEnded("stopped at the first proof"), "stopped at the first proof\n"),
