@@ -49,7 +49,11 @@ class Arm(Section):
     @field_validator("guard")
     @classmethod
     def _known(cls, value: str) -> str:
-        return guard(value).name
+        try:
+            return guard(value).name
+        except PlanError as exc:
+            # pydantic adds the place of a ValueError only; `_explain` takes the PlanError out again.
+            raise ValueError(exc.message) from exc
 
 
 class Prompts(Section):
@@ -153,9 +157,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         below = merged.get(key)
-        merged[key] = (
-            merge(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
-        )
+        if not isinstance(value, dict):
+            merged[key] = value
+        elif below is None or isinstance(below, dict):
+            merged[key] = merge(below or {}, value)
+        # Anything else where a section belongs is left there for `build` to complain of.
     return merged
 
 
@@ -176,8 +182,9 @@ def _explain(exc: ValidationError, source: str) -> PlanError:
         hint = did_you_mean(str(first["loc"][-1]), parent.model_fields)
         return PlanError(f"{source}: there is no option '{where}'", hint)
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, PlanError):
-        return PlanError(f"{source}: {where}: {cause.message}", cause.hint)
+    told = getattr(cause, "__cause__", None)
+    if isinstance(told, PlanError):
+        return PlanError(f"{source}: {where}: {told.message}", told.hint)
     message = str(cause) if cause else first["msg"]
     given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
     return PlanError(f"{source}: {where}: {message[0].lower()}{message[1:]}{given}")
