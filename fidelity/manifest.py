@@ -70,5 +70,5 @@ def load(directory: Path) -> Manifest:
         return Manifest(**{**data, "arms": arms, "plan": RunPlan.model_validate(data["plan"])})
     except OSError as exc:
         raise ResultsError(f"{directory} is not a run: {exc.strerror}", "give the folder of a run") from exc
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise ResultsError(f"{path} cannot be read by this version: {exc}") from exc
