@@ -75,7 +75,10 @@ def _listening(process: "subprocess.Popen[str]", log: Path) -> str:
         ready, _, _ = select.select([process.stdout], [], [], 0.2)
         line = process.stdout.readline() if ready else ""
         if line:
-            return str(json.loads(line)["url"])
+            try:
+                return str(json.loads(line)["url"])
+            except (ValueError, LookupError, TypeError) as exc:
+                raise StartError(f"the embedded server said {line.strip()!r} instead of its address") from exc
         if ready or process.poll() is not None:
             process.wait(STOP_TIMEOUT)
             raise StartError(f"the embedded server ended with code {process.returncode}{last_lines(log)}")
