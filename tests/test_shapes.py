@@ -1,4 +1,4 @@
-"""The closed form against a literal port of aiter's heuristic and its kernel choice, and the threads' table."""
+"""The closed form against a literal port of aiter's heuristic and kernel choice; the threads' table."""
 
 import pytest
 from hypothesis import given
