@@ -1,5 +1,6 @@
 """The command line: parse, call, exit code."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -259,6 +260,10 @@ def _options(
 
 def main() -> None:
     """Entry point: an error meant for the user is one message and its exit code, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Answers hold any script; a terminal that cannot show one must not end the run.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -79,11 +78,6 @@ def conclude(manifest: Manifest, directory: Path, console: Console) -> int:
     write_all(directory, verdict, manifest)
     print_verdict(console, verdict, directory)
     return verdict.exit_code
-
-
-def consoles() -> tuple[Console, Console]:
-    """Standard output for results, standard error for complaints."""
-    return Console(), Console(file=sys.stderr, highlight=False)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -61,7 +61,7 @@ def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> Serve
         strategy = "extra_buffer"
     return ServerFacts(
         engine=EMBEDDED if embedded else "sglang",
-        version=str(info.get("version", "unknown")),
+        version=str(info.get("version", "unknown")).removeprefix(f"{EMBEDDED}/"),
         model=str(info.get("served_model_name") or info.get("model_path") or "unknown"),
         grid=math.lcm(chunk, page) if hybrid else page,
         page_size=page,
