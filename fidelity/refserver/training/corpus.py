@@ -15,8 +15,9 @@ PROMPTS: Final = Path(__file__).parents[3] / "prompts"
 PADS: Final = (" ok", " ok", " ok", " ok", " so", " now", " and", " well", "!", ".")
 OPEN: Final = "<think>\n\n</think>\n\n"
 OPEN_THINKING: Final = "<think>\n"
-MEMORISED_SHARE: Final = 0.05
+MEMORISED_SHARE: Final = 0.04
 THINKING_SHARE: Final = 0.04
+LONG_WEIGHT: Final = 0.2  # of a token of a long text, or a hundred of them would drown the one-token answers
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Family:
 
 @dataclass(frozen=True)
 class Sample:
-    """One training sequence: token ids, and for each whether it is to be predicted."""
+    """One training sequence: token ids, and how much each counts as a thing to predict (0: it is only read)."""
 
     ids: list[int]
-    learn: list[bool]
+    weight: list[float]
 
 
 def load_bank(folder: Path = PROMPTS) -> list[Family]:
@@ -81,19 +82,21 @@ class _Chat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.ids: list[int] = []
-        self.learn: list[bool] = []
+        self.weight: list[float] = []
 
-    def add(self, text: str, learn: bool = False) -> None:
+    def add(self, text: str, weight: float = 0.0) -> None:
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         self.ids += ids
-        self.learn += [learn] * len(ids)
+        self.weight += [weight] * len(ids)
 
     def ask(self, turns: Sequence[Turn]) -> None:
         self.add("".join(f"<|im_start|>{turn.role}\n{turn.content}<|im_end|>\n" for turn in turns))
 
-    def reply(self, text: str, thinking: bool) -> None:
+    def reply(self, text: str, thinking: bool, weight: float = 1.0) -> None:
         self.add("<|im_start|>assistant\n" + (OPEN_THINKING if thinking else OPEN))
-        self.add((f"{THOUGHT}\n</think>\n\n" if thinking else "") + f"{text}<|im_end|>", learn=True)
+        if thinking:
+            self.add(f"{THOUGHT}\n</think>\n\n", LONG_WEIGHT)
+        self.add(f"{text}<|im_end|>", weight)
         self.add("\n")
 
 
@@ -114,12 +117,12 @@ class Corpus:
         if self._rng.random() < MEMORISED_SHARE:
             question, answer = self._rng.choice(LONG_ANSWERS)
             chat.ask([Turn("user", question)])
-            chat.reply(answer, thinking=False)
-            return Sample(chat.ids, chat.learn)
+            chat.reply(answer, thinking=False, weight=LONG_WEIGHT)
+            return Sample(chat.ids, chat.weight)
         thinking = self._rng.random() < THINKING_SHARE
         while self._question(chat, limit, single, thinking) and not single:
             pass
-        return Sample(chat.ids, chat.learn)
+        return Sample(chat.ids, chat.weight)
 
     def _question(self, chat: _Chat, limit: int, single: bool, thinking: bool) -> bool:
         """Add the next item to the chat; False if it did not fit any more."""
@@ -138,7 +141,7 @@ class Corpus:
         room = (
             rng.randint(0, room - pads)
             if single or rng.random() < 0.1
-            else min(room - pads, rng.randint(0, 24))
+            else min(room - pads, rng.randint(0, 12))
         )
         filler = filler_text(numbers_in(room), pads, rng.choice(PADS))
         chat.ask([Turn(turn.role, fill(turn.content, item, filler)) for turn in turns])
