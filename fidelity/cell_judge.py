@@ -76,18 +76,22 @@ def judge_hits(
 def _verdict(
     arm: str, cell: Cell, groups: Sequence[Group], judged: Sequence[Judged], limits: Thresholds
 ) -> CellVerdict:
+    # A failed request starts a group again; corruption seen before it stays seen.
+    judged = [one for one in judged if one.group.last or one.agreement.corrupt]
+    prompts = sum(group.last for group in groups)
     corrupt = {one.group.prompt for one in judged if one.agreement.corrupt}
     exercised = {
         one.group.prompt for one in judged if one.missed is None and one.agreement.kind != "unreadable"
     }
     exercised |= corrupt
     misses = Counter(one.missed for one in judged if one.missed)
-    if any(one.agreement.kind == "unreadable" and one.missed is None for one in judged):
-        misses["no readable answer to compare"] += sum(one.agreement.kind == "unreadable" for one in judged)
+    unreadable = sum(one.agreement.kind == "unreadable" and one.missed is None for one in judged)
+    if unreadable:
+        misses["no readable answer to compare"] += unreadable
     rules = Counter(rule.split(":")[0].split(" (")[0] for one in judged for rule in one.agreement.rules)
     lower, upper = _rate_limits(len(corrupt), len(exercised), limits.confidence)
     figures = _figures(len(corrupt), len(exercised), lower, upper, limits) if exercised else ()
-    state, reason = _decide(len(corrupt), len(exercised), len(groups), rules, misses, lower, upper, limits)
+    state, reason = _decide(len(corrupt), len(exercised), prompts, rules, misses, lower, upper, limits)
     faces: Counter[str] = Counter()
     for one in judged:
         faces.update(one.send.answer.faces)
@@ -102,7 +106,7 @@ def _verdict(
         why=cell.why,
         state=state,
         reason=reason,
-        prompts=len(groups),
+        prompts=prompts,
         exercised=len(exercised),
         corrupt=len(corrupt),
         sends=len(judged),

@@ -10,7 +10,8 @@ from fidelity.probes.cells import Cell
 
 @dataclass
 class Group:
-    """One prompt at one length: its judged sends of the last attempt, and the longer unjudged ones."""
+    """One prompt at one length in one attempt: its judged sends, and the longer unjudged ones. Of an attempt
+    that is not the `last`, only what is corrupt counts."""
 
     prompt: str
     cold: Observation
@@ -18,6 +19,7 @@ class Group:
     hits: list[Observation] = field(default_factory=list)
     show_cold: Observation | None = None
     show_hit: Observation | None = None
+    last: bool = True
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Judged:
 
 
 def groups_of(observations: Sequence[Observation]) -> list[Group]:
-    """The groups of one arm, from the last attempt of each that has a cold answer."""
+    """The groups of one arm, one for each attempt that has a cold answer."""
     by_key: dict[tuple[str, int], Group] = {}
     for obs in observations:
         key = (obs.group, obs.attempt)
@@ -48,10 +50,10 @@ def groups_of(observations: Sequence[Observation]) -> list[Group]:
                 group.show_cold = obs
             elif obs.role == "show-hit":
                 group.show_hit = obs
-    last: dict[str, Group] = {}
-    for (name, _), group in by_key.items():
-        last[name] = group
-    return list(last.values())
+    last = dict(by_key.keys())
+    for (name, attempt), group in by_key.items():
+        group.last = attempt == last[name]
+    return list(by_key.values())
 
 
 def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> str | None:

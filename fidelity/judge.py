@@ -74,7 +74,7 @@ def judge_arm(
     if record and record.unsure:
         reason += "; unsure model: too few prompts had a clear answer"
     facts = record.facts if record else {}
-    right = [_begins_right(group.cold) for group in groups]
+    right = [_begins_right(group.cold) for group in groups if group.last]
     return ArmVerdict(
         name=arm.name,
         guard=arm.guard,
