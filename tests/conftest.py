@@ -22,7 +22,7 @@ from fidelity.runner import OBSERVATIONS, Run, run
 from fidelity.servers.running import RunningServer
 from fidelity.verdicts import RunVerdict
 
-VOCABULARY = 1000
+VOCABULARY = 512
 URL = "http://fake"
 
 
@@ -78,7 +78,6 @@ class FakeSglang:
     min_tail: int = 1
     namespaces: bool = True
     caching: bool = True
-    first_differs: bool = False
     top: float = 0.97
     second: float = 0.004
     token_offset: int = 0
@@ -148,8 +147,6 @@ class FakeSglang:
             token, row = self._row((right + step) % len(self.words), shows)
             tokens.append(token)
             rows.append(row)
-        if self.first_differs and len(self.bodies) == 1:
-            tokens, rows = [5] * len(tokens), [self._row(5, shows=False)[1]] * len(rows)
         ranked = [sorted(row.items(), key=lambda pair: -(pair[1] or 0.0)) for row in rows]
         triples = [[[lp, i, None] for i, lp in row[: body["top_logprobs_num"]]] for row in ranked]
         silent = self.fault == "no logprobs" and self.affects(computed, self.words[right])
@@ -270,7 +267,8 @@ def play(prompt_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ) -> Played:
         base: dict[str, Any] = {
             "target": {"kind": "attach", "url": URL},
-            "prompts": {"folder": str(prompt_folder)},
+            "prompts": {"folder": str(prompt_folder), "count": 6},
+            "thresholds": {"max_rate": 0.4},
             "resend": {"suspects": [1], "controls": [33], "warmup_sends": 2, "warmup_tokens": 4},
         }
 

@@ -10,12 +10,11 @@ from fidelity.paths import data_dir
 from fidelity.plan import Arm, RunPlan, build, merge, read_file
 
 SHIPPED = sorted(path.stem for path in data_dir("configs").glob("*.yaml"))
-NO_FLAGS = dict.fromkeys(
-    (
-        "prompts hits position tail control length family prompt_folder tokenizer thinking seed max_minutes "
-        "fail_fast max_rate"
-    ).split()
-)
+NO_FLAGS: dict[str, Any] = {
+    **dict.fromkeys(["prompts", "family", "prompt_folder", "tokenizer", "thinking"]),
+    **dict.fromkeys(["hits", "position", "tail", "control", "length"]),
+    **dict.fromkeys(["seed", "max_minutes", "fail_fast", "max_rate"]),
+}
 
 
 def test_the_default_plan_bounds_the_rate_at_10_percent() -> None:

@@ -1,4 +1,4 @@
-"""The predicted `cached_tokens` against what real servers reported and against a cache that walks the tokens."""
+"""The predicted `cached_tokens` against what real servers reported and a cache that walks the tokens."""
 
 import json
 from pathlib import Path
