@@ -211,14 +211,17 @@ def test_exact_with_any_merges(merges: set[str], length: int) -> None:
     check(fit(family, family.items[0], length, tokenizer), family, length, tokenizer)
 
 
-def test_the_result_does_not_depend_on_earlier_fits(quiz: Family, embedded_folder: Any) -> None:
-    used = LocalTokenizer(embedded_folder, thinking=False)
+def test_the_result_does_not_depend_on_earlier_fits(
+    quiz: Family, embedded: LocalTokenizer, counting: Callable[[Any], Any]
+) -> None:
+    used = counting(embedded)
     work = [(item, length) for item in quiz.items for length in range(66, 700, 41)]
     first = {(item.id, length): fit(quiz, item, length, used) for item, length in work}
     random.Random(1).shuffle(work)
     for item, length in work:
-        fresh = LocalTokenizer(embedded_folder, thinking=False)
+        fresh = counting(embedded)  # another object, of which nothing has been measured yet
         assert fit(quiz, item, length, fresh) == fit(quiz, item, length, used) == first[item.id, length]
+        assert fresh.calls > 4
 
 
 def test_first_threads_prompt_is_193_tokens(families: list[Family], embedded: LocalTokenizer) -> None:
