@@ -40,9 +40,8 @@ def test_the_bank_is_large_and_diverse() -> None:
     assert len(BANK) >= 8
     assert sum(len(family["items"]) for family in BANK) >= 400
     kinds = {family["kind"] for family in BANK}
-    assert kinds >= {
-        "fact", "arithmetic", "yes-no", "multiple-choice", "classifier", "json", "code", "multi-turn", "non-english"
-    }  # fmt: skip
+    assert kinds >= {"fact", "arithmetic", "yes-no", "multiple-choice", "classifier", "json", "code"}
+    assert kinds >= {"multi-turn", "non-english"}
     assert len({family["family"] for family in BANK}) == len(BANK)
     assert any("history" in frame for family in BANK for frame in family["frames"])
     assert any("system" in frame for family in BANK for frame in family["frames"])
@@ -91,9 +90,9 @@ def test_the_first_threads_prompt_is_193_tokens(tokenizer: Tokenizer) -> None:
     )
     numbers = " ".join(str(n) for n in range(1, 40))
     assert user["content"] == (
-        "I am double-checking a short geography quiz before I submit it. So far I have reviewed quiz item numbers "
-        f"{numbers}. The one fact I still want to confirm is this question: what is the capital of France? "
-        "Reply with only the city name, nothing else."
+        "I am double-checking a short geography quiz before I submit it. So far I have reviewed quiz item "
+        f"numbers {numbers}. The one fact I still want to confirm is this question: what is the capital "
+        "of France? Reply with only the city name, nothing else."
     )
     assert length(tokenizer, capital["frames"][0], france, filler_text(39, 0, "")) == 193
 

@@ -1,1 +1,1 @@
-"""How the shipped profiles were made: corpus, tokenizer, model in torch, training, evaluation. Needs the extra [train]."""
+"""How the shipped profiles were made: corpus, tokenizer, model, training (extra [train]), card."""

@@ -1,4 +1,4 @@
-"""Training chats drawn from the prompt bank: the same frames, fillers and pads as the probes send, and their answers."""
+"""Training chats drawn from the prompt bank: the frames, fillers and pads of the probes, and the answers."""
 
 import random
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Sample:
-    """One training sequence: token ids, and how much each counts as a thing to predict (0: it is only read)."""
+    """One training sequence: token ids, and how much each counts as a prediction (0: it is only read)."""
 
     ids: list[int]
     weight: list[float]
@@ -77,7 +77,7 @@ def filler_text(numbers: int, pads: int, pad: str) -> str:
 
 
 class _Chat:
-    """The tokens of one chat as the template writes them; only what answers a question is learnt, its end included."""
+    """The tokens of one chat as the template writes them; only the answers are learnt, each with its end."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -149,8 +149,8 @@ class Corpus:
         return True
 
     def _next_item(self) -> tuple[Family, dict[str, str]]:
-        # One shuffled pass over the bank after the other, so that every item is seen equally often. Remembering is
-        # harder than knowing: code words come more often, and half of them are words of other families.
+        # One shuffled pass over the bank after the other, so that every item is seen equally often.
+        # Remembering is harder than knowing: code words come more often, two of three with any word.
         if not self._queue:
             for family in self._bank:
                 for item in family.items:
@@ -162,7 +162,7 @@ class Corpus:
 
 
 def numbers_in(tokens: int) -> int:
-    """How many numbers after the first one fit into `tokens` more tokens (one a digit and one a space), plus one."""
+    """The largest n for which `1 2 ... n` takes at most `tokens` more than `1` does: one a digit or space."""
     n = 1
     while tokens >= 1 + len(str(n + 1)):
         n += 1

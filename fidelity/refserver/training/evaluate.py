@@ -1,7 +1,7 @@
-"""Pack trained weights into a profile and measure it: `python -m fidelity.refserver.training.evaluate --help`.
+"""Pack trained weights into a profile and measure it; run as `python -m ...training.evaluate --help`.
 
-Everything in the card is measured with the NumPy engine on the int8 weights as shipped, fault off: each item of the
-bank at exact prompt lengths, the frame, filler and pads chosen as the probes choose them.
+Everything in the card is measured with the NumPy engine on the int8 weights as shipped, fault off: each item
+of the bank at exact prompt lengths, the frame, filler and pads chosen as the probes choose them.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`first`: the first token is the answer's; `exact`: all are, the end included (each given the right ones before)."""
+    """`first`: the first token is the answer's; `exact`: all are, each after the right ones."""
 
     name: str
     first: bool
@@ -64,7 +64,7 @@ def templated(turns: Sequence[Turn]) -> str:
 
 
 def fit(tokenizer: Tokenizer, family: Family, item: dict[str, str], length: int) -> list[int]:
-    """Ids of the item's prompt of exactly `length` tokens. Raises ValueError when no frame is short enough."""
+    """Ids of the item's prompt of exactly `length` tokens. Raises ValueError when no frame fits."""
 
     def ids(frame: Frame, filler: str) -> list[int]:
         turns = [Turn(turn.role, fill(turn.content, item, filler)) for turn in frame.turns]
@@ -95,7 +95,7 @@ def cases(tokenizer: Tokenizer, bank: Sequence[Family], length: int) -> list[Cas
 
 
 def run(model: Model, todo: Sequence[Case]) -> list[Outcome]:
-    """Prompt and answer in one forward; the logits from the last prompt token on say what would be generated."""
+    """Prompt and answer in one forward; the logits after the prompt say what would be generated."""
     outcomes = []
     for at in range(0, len(todo), TOGETHER):
         group = todo[at : at + TOGETHER]

@@ -1,7 +1,7 @@
-"""The model in plain torch, for training: the arithmetic of transformers' `Qwen3NextForCausalLM`, with a tied head.
+"""The model in plain torch, for training: the arithmetic of transformers' `Qwen3NextForCausalLM`, head tied.
 
-Gated DeltaNet (Yang, Kautz, Hatamizadeh, arXiv 2412.06464) in chunks of 64 tokens, full attention with an output gate,
-a mixture of experts beside a shared one. A test compares it with transformers on the same weights.
+Gated DeltaNet (Yang, Kautz, Hatamizadeh, arXiv 2412.06464) in chunks of 64 tokens, full attention with an
+output gate, a mixture of experts beside a shared one. A test compares it with transformers' own.
 """
 
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 CHUNK: Final = 64
 
@@ -69,11 +69,11 @@ class GatedNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps) * F.silu(gate)
+        return rms_norm(x, self.weight, self.eps) * functional.silu(gate)
 
 
 class UnitLowerInverse(torch.autograd.Function):
-    """(I + A)^-1 of strictly lower triangular A [..., n, n]; its gradient needs two products, not a second solve."""
+    """(I + A)^-1 of strictly lower triangular A [..., n, n]; its gradient is two products, not a solve."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor) -> Tensor:
@@ -150,13 +150,13 @@ class DeltaNet(nn.Module):
         # A depthwise convolution of 4 taps is 4 shifted products; torch's own grouped one is slower on a CPU.
         taps = self.conv1d.weight[:, 0]
         width = taps.shape[1]
-        padded = F.pad(mixed, (0, 0, width - 1, 0))
-        mixed = F.silu(sum(padded[:, i : i + length] * taps[:, i] for i in range(width)))
+        padded = functional.pad(mixed, (0, 0, width - 1, 0))
+        mixed = functional.silu(sum(padded[:, i : i + length] * taps[:, i] for i in range(width)))
         q, k, v = mixed.split([heads * dk, heads * dk, heads * repeat * dv], -1)
         q = unit(q.view(batch, length, heads, dk)).transpose(1, 2) * dk**-0.5
         k = unit(k.view(batch, length, heads, dk)).transpose(1, 2)
         v = v.view(batch, length, heads, repeat, dv).permute(0, 2, 3, 1, 4)
-        g = (-self.A_log.exp() * F.softplus(a.reshape(batch, length, -1) + self.dt_bias)).view_as(a)
+        g = (-self.A_log.exp() * functional.softplus(a.reshape(batch, length, -1) + self.dt_bias)).view_as(a)
         out = gated_delta(q, k, v, g.permute(0, 2, 3, 1), b.sigmoid().permute(0, 2, 3, 1))
         out = self.norm(out.permute(0, 3, 1, 2, 4), z.view(batch, length, heads, repeat, dv))
         return self.out_proj(out.reshape(batch, length, -1))
@@ -188,7 +188,7 @@ class Attention(nn.Module):
         q, k = rotate(q, s), rotate(k, s)
         repeat = s.num_attention_heads // s.num_key_value_heads
         k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         return self.o_proj((out * gate.sigmoid()).reshape(batch, length, -1))
 
 
@@ -210,7 +210,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class SparseMoe(nn.Module):

@@ -1,7 +1,8 @@
 """The embedded tokenizer: byte-level BPE of 2048 ids, trained on the prompt bank and the long answers.
 
-Its shape is that of Qwen's: the same split into pieces (one digit a piece), NFC, the byte alphabet first, so that id 0
-is "!", and the special tokens last. `python -m fidelity.refserver.training.tokenizer` writes it; nothing in it is random.
+Its shape is that of Qwen's: the same split into pieces (one digit a piece), NFC, the byte alphabet first, so
+that id 0 is "!", and the special tokens last. Nothing in it is random; to write it again:
+`python -m fidelity.refserver.training.tokenizer --out FILE`.
 """
 
 import argparse
@@ -16,9 +17,12 @@ from fidelity.refserver.training.texts import LONG_ANSWERS, THOUGHT
 
 VOCAB: Final = 2048
 SPECIALS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
-SPLIT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Weights decide which words become one token: first the answers as they open a reply, then the words of the frames
-# and pads, then the words of the items.
+SPLIT: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Weights decide which words become one token: first the answers as they open a reply, then the words of the
+# frames and pads, then the words of the items.
 ANSWER_WEIGHT: Final = 400
 FRAME_WEIGHT: Final = 60
 ITEM_WEIGHT: Final = 6
@@ -67,7 +71,7 @@ def train(bank: list[Family]) -> Tokenizer:
         show_progress=False,
     )
     counts = piece_counts(bank)
-    # "-checking" is two pieces in Qwen's vocabulary; here it must stay two tokens for the quiz prompt to keep its 193.
+    # "-checking" is two tokens in Qwen's vocabulary, and has to be here for the quiz prompt to keep its 193.
     texts = (t.replace("-checking", "-check") for text, n in sorted(counts.items()) for t in [text] * n)
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(list(SPECIALS))
