@@ -1,0 +1,5 @@
+"""sglang imports these three by this module's name."""
+
+from sgl_kernel import causal_conv1d_fn_cpu, causal_conv1d_update_cpu, chunk_gated_delta_rule_cpu
+
+__all__ = ["causal_conv1d_fn_cpu", "causal_conv1d_update_cpu", "chunk_gated_delta_rule_cpu"]
