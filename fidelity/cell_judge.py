@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from fidelity.compare import Agreement, broken_rules, compare_first_token
-from fidelity.evidence import Group, Judged, missed, not_cold
+from fidelity.evidence import Group, Judged, missed, not_cold, top_row
 from fidelity.observations import Answer
 from fidelity.plan import Thresholds
 from fidelity.probes.cells import Cell
 from fidelity.stats.divergence import divergences
 from fidelity.stats.rates import clopper_pearson, prompts_needed
-from fidelity.stats.topk import TopK, stack
+from fidelity.stats.topk import stack
 from fidelity.verdicts import (
     FAIL,
     INCONCLUSIVE,
@@ -188,9 +188,9 @@ def _divergences(judged: Sequence[Judged]) -> Divergences | None:
     if not pairs:
         return None
     result = divergences(
-        stack([_top(one.group.cold.answer) for one in pairs]),
-        stack([_top(one.send.answer) for one in pairs]),
-        q_asked=stack([_top(one.send.answer, asked=True) for one in pairs]),
+        stack([top_row(one.group.cold) for one in pairs]),
+        stack([top_row(one.send) for one in pairs]),
+        q_asked=stack([top_row(one.send, asked=True) for one in pairs]),
     )
     return Divergences(
         kl_lower=_spread(result.kl_lower),
@@ -199,13 +199,6 @@ def _divergences(judged: Sequence[Judged]) -> Divergences | None:
         p_covered=float(np.median(result.p_covered)),
         q_covered=float(np.median(result.q_covered)),
     )
-
-
-def _top(answer: Answer, *, asked: bool = False) -> TopK | None:
-    rows = answer.asked if asked else answer.top
-    if not rows:
-        return None
-    return TopK.of([token for token, _ in rows[0]], [value for _, value in rows[0]])
 
 
 def _spread(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Spread:

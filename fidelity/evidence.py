@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fidelity.compare import Agreement
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
+from fidelity.stats.topk import TopK
 
 
 @dataclass
@@ -20,6 +21,12 @@ class Group:
     show_cold: Observation | None = None
     show_hit: Observation | None = None
     last: bool = True
+
+    @property
+    def begins_right(self) -> bool:
+        """Does the cold answer begin as the known one does?"""
+        text = (self.cold.answer.text or "").strip()
+        return bool(text) and self.cold.expected_text.strip().startswith(text)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def groups_of(observations: Sequence[Observation]) -> list[Group]:
 def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> str | None:
     """Why a hit proves nothing about its path, None when it does. `structural`: under a guard that leaves no
     such tail, what the guard leaves is what counts."""
-    if hit.answer.error and not hit.answer.faces:
+    if hit.answer.failed:
         return "the request failed"
     cold = not_cold(group.cold)
     if cold:
@@ -75,9 +82,17 @@ def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> s
     return f"{no_hit}cached_tokens {hit.answer.cached_tokens} instead of {wanted}"
 
 
+def top_row(send: Observation, *, asked: bool = False) -> TopK | None:
+    """The first token's top-k of a send, or the logprobs it was asked for; None where there are none."""
+    rows = send.answer.asked if asked else send.answer.top
+    if not rows:
+        return None
+    return TopK.of([token for token, _ in rows[0]], [value for _, value in rows[0]])
+
+
 def not_cold(send: Observation) -> str | None:
     """Why a cold send is none, None when it is."""
-    if send.answer.error and not send.answer.faces:
+    if send.answer.failed:
         return "the cold request failed"
     if send.answer.cached_tokens:
         return "the cold send was served from the cache"

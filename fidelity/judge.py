@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from fidelity import errors
-from fidelity.cell_judge import judge_floor, judge_hits
-from fidelity.evidence import Group, groups_of
-from fidelity.manifest import ArmRecord, Manifest
+from fidelity.arm_judge import judge_arms
+from fidelity.manifest import Manifest
 from fidelity.observations import Observation
-from fidelity.plan import Arm, RunPlan
+from fidelity.plan import RunPlan
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -15,7 +14,6 @@ from fidelity.verdicts import (
     NOT_EXERCISED,
     PASS,
     ArmVerdict,
-    CellVerdict,
     RunVerdict,
 )
 
@@ -31,10 +29,7 @@ _WORST_FIRST = (FAIL, COULD_NOT_RUN, INCONCLUSIVE, PASS)
 def judge(manifest: Manifest, observations: Sequence[Observation]) -> RunVerdict:
     """The run is the worst of its deciding arms; a run that did not end by itself is never a pass."""
     plan = manifest.plan
-    arms = []
-    for arm in plan.arms:
-        mine = [obs for obs in observations if obs.arm == arm.name]
-        arms.append(judge_arm(plan, arm, manifest.arms.get(arm.name), mine))
+    arms = judge_arms(plan, manifest.arms, observations)
     deciding = [arm for arm in arms if not arm.baseline]
     worst = min(deciding, key=lambda arm: _WORST_FIRST.index(arm.state))
     state, reason = worst.state, f"arm {worst.name}: {worst.reason}"
@@ -64,36 +59,6 @@ def judge(manifest: Manifest, observations: Sequence[Observation]) -> RunVerdict
     )
 
 
-def judge_arm(
-    plan: RunPlan, arm: Arm, record: ArmRecord | None, observations: Sequence[Observation]
-) -> ArmVerdict:
-    """Fail when any cell fails; pass when every cell passes; else inconclusive."""
-    groups = groups_of(observations)
-    cells = tuple(_judge_cells(plan, arm, record, groups)) if record else ()
-    state, reason = _arm_state(cells)
-    if record and record.unsure:
-        reason += "; unsure model: too few prompts had a clear answer"
-    facts = record.facts if record else {}
-    right = [_begins_right(group.cold) for group in groups if group.last]
-    return ArmVerdict(
-        name=arm.name,
-        guard=arm.guard,
-        baseline=arm.baseline,
-        state=state,
-        reason=reason,
-        server=f"{facts['engine']} {facts['version']}, {facts['model']}" if facts else "not reached",
-        cells=cells,
-        warnings=tuple(record.warnings if record else ()),
-        replaced=tuple(record.replaced if record else ()),
-        unsure=bool(record and record.unsure),
-        cold_right=sum(right),
-        cold_known=len(right),
-        requests=len(observations),
-        failed_requests=sum(1 for obs in observations if obs.answer.error and not obs.answer.faces),
-        seconds=record.seconds if record else 0.0,
-    )
-
-
 def label(manifest: Manifest) -> str:
     """What the figures speak of, so that no report can be taken for another machine's."""
     facts = next((record.facts for record in manifest.arms.values() if record.facts), None)
@@ -105,29 +70,6 @@ def label(manifest: Manifest) -> str:
     if facts is None:
         return f"no server was reached at {plan.target.url or plan.target.model}"
     return f"{facts['engine']} {facts['version']} serving {facts['model']}, as the server reports itself"
-
-
-def _judge_cells(plan: RunPlan, arm: Arm, record: ArmRecord, groups: Sequence[Group]) -> list[CellVerdict]:
-    limits = plan.thresholds
-    floors, hits = [], []
-    for cell in record.cells:
-        mine = [group for group in groups if group.cold.cell == cell.name]
-        floors.append(judge_floor(arm.name, cell, mine, limits))
-        hits.append(judge_hits(arm.name, cell, mine, limits, record.min_tail))
-    return hits + floors
-
-
-def _arm_state(cells: Sequence[CellVerdict]) -> tuple[str, str]:
-    for wanted, state in ((FAIL, FAIL), (NOT_EXERCISED, INCONCLUSIVE), (INCONCLUSIVE, INCONCLUSIVE)):
-        found = [cell for cell in cells if cell.state == wanted]
-        if found:
-            more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
-            said = f"{found[0].name} not exercised" if wanted == NOT_EXERCISED else found[0].name
-            return state, f"{said}: {found[0].reason}{more}"
-    if not cells:
-        return INCONCLUSIVE, "not exercised: nothing was measured"
-    worst = max(cells, key=lambda cell: cell.rate_upper)
-    return PASS, worst.reason
 
 
 def _bound(deciding: Sequence[ArmVerdict], plan: RunPlan) -> str:
@@ -166,8 +108,3 @@ def _run_warnings(arms: Sequence[ArmVerdict]) -> list[str]:
         if arm.baseline and arm.state == PASS
     ]
     return found
-
-
-def _begins_right(cold: Observation) -> bool:
-    text = (cold.answer.text or "").strip()
-    return bool(text) and cold.expected_text.strip().startswith(text)

@@ -46,6 +46,11 @@ class Answer:
     dp_rank: int | None = None
     raw: str | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Nothing came that could be judged; a NaN that came as an HTTP error can be."""
+        return self.error is not None and not self.faces
+
 
 @dataclass(slots=True, kw_only=True)
 class Observation:

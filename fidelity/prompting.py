@@ -89,7 +89,7 @@ class PromptSource:
     def admit(self, entry: Prompt, screened: Observation | None, sure: float) -> bool:
         """Take the prompt unless the model is unsure of it. A broken answer is no doubt: it is taken and
         judged."""
-        if screened is None:
+        if screened is None or screened.answer.failed:
             self.replaced.append(f"{entry.id}: no answer")
             return False
         probability = top_probability(screened.answer)
@@ -142,12 +142,14 @@ def order_prompts(plan: RunPlan) -> list[Prompt]:
     """Every prompt of the plan's families: those to use first shuffled by the seed, then the reserve."""
     folder = plan.prompts.folder
     families = load_families(None if folder is None else [folder])
-    known = {prompt_id(family, item) for family in families for item in family.items}
+    only = plan.prompts.families
+    wanted = [family for family in families if not only or family.family in only]
+    known = {prompt_id(family, item) for family in wanted for item in family.items}
     # The shipped default names the first thread's prompt; other folders and families may not have it.
-    own = folder is None and not plan.prompts.families
+    own = folder is None and not only
     include = [name for name in plan.prompts.include if own or name in known]
     count = plan.prompts.count
-    chosen, reserve = choose(families, count, plan.seed, include=include[:count], only=plan.prompts.families)
+    chosen, reserve = choose(families, count, plan.seed, include=include[:count], only=only)
     random.Random(f"{plan.seed}/prompts").shuffle(chosen)
     return chosen + reserve
 
@@ -173,7 +175,12 @@ def _poster(client: httpx.Client) -> Post:
                 f"{path} answers {response.status_code}: {response.text[:200]}",
                 "give a local tokenizer with --tokenizer FOLDER_OR_HUB_ID",
             )
-        data: dict[str, Any] = response.json()
+        try:
+            data = response.json()
+        except ValueError as exc:
+            raise NotWhatWasAskedError(f"{path} answers with something that is not JSON") from exc
+        if not isinstance(data, dict):
+            raise NotWhatWasAskedError(f"{path} answers with something that is no JSON object")
         return data
 
     return post

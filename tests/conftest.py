@@ -2,11 +2,16 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+# The embedded engine runs on one BLAS thread; numpy reads these when it is first imported.
+for library in ("OPENBLAS", "OMP", "MKL", "VECLIB"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import httpx
 import pytest

@@ -1,4 +1,5 @@
-"""The embedded engine's tokenizer, used in this process: fitting without a server and without transformers."""
+"""The embedded engine's tokenizer, used in this process: fitting without a server and without
+transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,0 +1,244 @@
+"""What moved without flipping a token: suspect hits against control hits, controls against cold, and
+neighbours.
+
+Laid over the rate verdict of each cell: a shift can turn a pass into a fail or an inconclusive, never the
+reverse.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fidelity.evidence import Group, missed, not_cold, top_row
+from fidelity.observations import Observation
+from fidelity.plan import Thresholds
+from fidelity.probes.cells import Cell
+from fidelity.stats.cells import ShiftEvidence, censoring_slack, elevated, prompt_means, shift_evidence
+from fidelity.stats.divergence import Divergences, divergences
+from fidelity.stats.equivalence import holm
+from fidelity.stats.rates import clopper_pearson
+from fidelity.stats.topk import stack
+from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Figure
+
+Pair = tuple[Group, Observation]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell's sends against cold. `hits` and `floor` map a prompt to its mean `jsd_lower` (nats) over the
+    sends that took the path; `slack` is the median width of their JSD intervals."""
+
+    cell: Cell
+    hits: dict[str, float]
+    floor: dict[str, float]
+    slack: float
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A suspect cell against its control; `adjusted` is the Holm-corrected p over the whole run."""
+
+    control: str
+    evidence: ShiftEvidence
+    adjusted: float
+
+
+def measure(cell: Cell, groups: Sequence[Group], min_tail: int) -> Measured:
+    """The JSD of a cell's proven hits, and of its cold floor, prompt by prompt."""
+    structural = min_tail > cell.tail
+    hits = [
+        (group, hit)
+        for group in groups
+        for hit in group.hits
+        if group.last and missed(group, hit, cell, structural=structural) is None
+    ]
+    floor = [
+        (group, group.cold2)
+        for group in groups
+        if group.last and group.cold2 is not None and not_cold(group.cold2) is None
+    ]
+    found = _divergences(hits)
+    return Measured(
+        cell=cell,
+        hits=_by_prompt(hits, found),
+        floor=_by_prompt(floor, _divergences(floor)),
+        slack=censoring_slack(found) if hits else 0.0,
+    )
+
+
+def find_shifts(
+    arms: Mapping[str, Sequence[Measured]], limits: Thresholds, seed: int
+) -> dict[tuple[str, str], Shift]:
+    """Each suspect cell of each arm against the control with the smallest tail at the same position, over the
+    prompts both have; keyed by (arm, cell name). Holm-corrected over all of them."""
+    pairs: list[tuple[tuple[str, str], str, ShiftEvidence]] = []
+    for arm, cells in arms.items():
+        for suspect in cells:
+            if suspect.cell.kind != "suspect":
+                continue
+            control = _control_of(suspect, cells)
+            if control is None:
+                continue
+            prompts = sorted(set(suspect.hits) & set(control.hits))
+            evidence = shift_evidence(
+                np.array([suspect.hits[prompt] for prompt in prompts]),
+                np.array([control.hits[prompt] for prompt in prompts]),
+                kappa=limits.kappa,
+                least=limits.least_margin,
+                confidence=limits.confidence,
+                seed=seed,
+            )
+            pairs.append(((arm, suspect.cell.name), control.cell.name, evidence))
+    adjusted = holm(np.array([evidence.p for _, _, evidence in pairs]))
+    return {
+        key: Shift(control, evidence, float(p))
+        for (key, control, evidence), p in zip(pairs, adjusted, strict=True)
+    }
+
+
+def apply(verdict: CellVerdict, measured: Measured, shift: Shift | None, limits: Thresholds) -> CellVerdict:
+    """The verdict of one hit cell with its shift, censoring and elevation laid on."""
+    if verdict.kind == "suspect":
+        verdict = _with_shift(verdict, shift, limits)
+    elif verdict.kind == "control":
+        verdict = _with_elevation(verdict, measured, limits)
+    if verdict.state == PASS and not measured.slack <= limits.slack:
+        figure = Figure(
+            "median width of the JSD interval, nats",
+            measured.slack,
+            "<=",
+            limits.slack,
+            "thresholds.slack",
+            False,
+        )
+        reason = (
+            f"the top-k answers leave {measured.slack:.2g} nat of the JSD open "
+            f"(allowed: {limits.slack:g}): "
+            "the server tells too little of each distribution"
+        )
+        return replace(verdict, state=INCONCLUSIVE, reason=reason, figures=(*verdict.figures, figure))
+    return verdict
+
+
+def neighbour_rule(
+    verdict: CellVerdict, groups: Sequence[Group], controls: Sequence[Sequence[Group]], limits: Thresholds
+) -> CellVerdict:
+    """Cold answers wrong at a suspect length and right at two control lengths or more: an engine whose
+    cold prefill runs the same faulty last step shows nothing else. Fails as corrupt prompts do, by the
+    lower limit of their rate."""
+    right = [{group.prompt: group.begins_right for group in cell if group.last} for cell in controls]
+    judged = [
+        (group, [cell[group.prompt] for cell in right if group.prompt in cell])
+        for group in groups
+        if group.last and not_cold(group.cold) is None
+    ]
+    known = [(group, others) for group, others in judged if len(others) >= 2 and all(others)]
+    wrong = sum(not group.begins_right for group, _ in known)
+    if not wrong:
+        return verdict
+    lower = clopper_pearson(wrong, len(known), limits.confidence).lower
+    figure = Figure(
+        f"cold wrong here, right at {len(controls)} control lengths, {wrong} of {len(known)}: lower limit",
+        lower,
+        "<=",
+        limits.max_rate,
+        f"thresholds.max_rate; exact one-sided limit at {limits.confidence:.0%}",
+        lower <= limits.max_rate,
+    )
+    verdict = replace(verdict, figures=(*verdict.figures, figure))
+    if lower <= limits.max_rate:
+        return verdict
+    reason = (
+        f"{wrong} of {len(known)} known answers are wrong even cold at {verdict.length} tokens and right at "
+        f"{len(controls)} control lengths: cold and hit share the fault"
+    )
+    return replace(verdict, state=FAIL, reason=reason)
+
+
+def _with_shift(verdict: CellVerdict, shift: Shift | None, limits: Thresholds) -> CellVerdict:
+    if shift is None:
+        if verdict.state != PASS:
+            return verdict
+        reason = "no control cell at this position to hold the hits against"
+        return replace(verdict, state=INCONCLUSIVE, reason=reason)
+    found = shift.evidence
+    source = (
+        f"max(kappa {limits.kappa:g} x control floor, least_margin {limits.least_margin:g}) of thresholds"
+    )
+    figures = (
+        *verdict.figures,
+        Figure(
+            f"p that the JSD exceeds that of {shift.control} by chance (fails beyond the margin)",
+            shift.adjusted,
+            ">=",
+            limits.alpha,
+            f"thresholds.alpha; sign flips over {found.n} prompts, Holm over the run",
+            shift.adjusted >= limits.alpha,
+        ),
+        Figure(
+            f"mean JSD above {shift.control}, nats: upper limit",
+            found.upper,
+            "<",
+            found.margin,
+            source,
+            found.bounded,
+        ),
+    )
+    verdict = replace(verdict, figures=figures)
+    if verdict.state == FAIL:
+        return verdict
+    if shift.adjusted < limits.alpha and found.mean_difference > found.margin:
+        reason = (
+            f"the logprobs moved: mean JSD {found.mean_difference:.2g} nat above that of {shift.control} "
+            f"(margin {found.margin:.2g}, p {shift.adjusted:.1g})"
+        )
+        return replace(verdict, state=FAIL, reason=reason)
+    if verdict.state == PASS and not found.bounded:
+        more = f"; about {found.more_prompts} more prompts would decide" if found.more_prompts else ""
+        reason = (
+            f"the JSD is not shown to stay within {found.margin:.2g} nat of that of {shift.control} "
+            f"(upper limit {found.upper:.2g}){more}"
+        )
+        return replace(verdict, state=INCONCLUSIVE, reason=reason)
+    return verdict
+
+
+def _with_elevation(verdict: CellVerdict, measured: Measured, limits: Thresholds) -> CellVerdict:
+    hits, floor = np.array(list(measured.hits.values())), np.array(list(measured.floor.values()))
+    if verdict.state != PASS or not elevated(hits, floor, limits.elevated):
+        return verdict
+    median = float(np.median(hits))
+    figure = Figure(
+        "median JSD of control hits, nats", median, "<=", limits.elevated, "thresholds.elevated", False
+    )
+    reason = (
+        f"elevated hits: control hits are {median:.2g} nat (median JSD) from cold, above {limits.elevated:g} "
+        "and above the cold floor; a shift common to suspects and controls would not show"
+    )
+    return replace(verdict, state=INCONCLUSIVE, reason=reason, figures=(*verdict.figures, figure))
+
+
+def _control_of(suspect: Measured, cells: Sequence[Measured]) -> Measured | None:
+    same = [
+        cell for cell in cells if cell.cell.kind == "control" and cell.cell.position == suspect.cell.position
+    ]
+    return min(same, key=lambda cell: cell.cell.tail, default=None)
+
+
+def _divergences(pairs: Sequence[Pair]) -> Divergences:
+    return divergences(
+        stack([top_row(group.cold) for group, _ in pairs]),
+        stack([top_row(send) for _, send in pairs]),
+        q_asked=stack([top_row(send, asked=True) for _, send in pairs]),
+    )
+
+
+def _by_prompt(pairs: Sequence[Pair], found: Divergences) -> dict[str, float]:
+    if not pairs:
+        return {}
+    names = sorted({group.prompt for group, _ in pairs})
+    index = {name: number for number, name in enumerate(names)}
+    prompts = np.array([index[group.prompt] for group, _ in pairs])
+    distinct, means = prompt_means(prompts, found.jsd_lower)
+    return {names[number]: float(mean) for number, mean in zip(distinct, means, strict=True)}
