@@ -46,7 +46,7 @@ def sends_per_group(how: HitPlan, resend: Resend) -> int:
 
 def complete(records: Sequence[Observation], resend: Resend) -> bool:
     """Do these observations of one group and attempt hold every judged send, answered?"""
-    good = [record.role for record in records if not record.answer.error or record.answer.faces]
+    good = [record.role for record in records if not record.answer.failed]
     return good.count("cold") == good.count("cold2") == 1 and good.count("hit") >= resend.hits
 
 

@@ -78,7 +78,7 @@ class Session:
         return records
 
     def _check(self, records: list[Observation], wanted: int) -> None:
-        failed = [record.answer for record in records if record.answer.error and not record.answer.faces]
+        failed = [record.answer for record in records if record.answer.failed]
         if not failed and len(records) == wanted:
             return
         if failed and failed[0].status == 0:
