@@ -253,7 +253,7 @@ def test_divergences_never_skip_what_is_not_finite(groups: Made) -> None:
     for spread in (one_nan.kl_lower, one_nan.jsd_lower, one_nan.jsd_upper):
         assert (spread.n, spread.nonfinite, spread.maximum) == (20, 1, math.inf)
         assert spread.median < 0.02
-    half = judged(groups(10, dict.fromkeys(range(10), [{"top": []}, {"top": []}]))).divergences
+    half = judged(groups(10, {n: [{"top": []}, {"top": []}] for n in range(10)})).divergences
     assert half is not None
     assert half.jsd_upper.median == math.inf
 
