@@ -1,6 +1,7 @@
 """Plan -> servers -> probes -> observations, as a stream of events. Knows no screen and no verdict."""
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -115,6 +116,7 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
         prompts = work.prompts or open_prompts(plan, server.client)
         work.prompts = prompts
         record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
+        (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
         record.cells, record.tokenizer = cells, prompts.tokenizer.source
         work.save()
         session = Session(

@@ -1,6 +1,7 @@
 """What a server says about itself, reduced to what decides which sends prove what."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,10 @@ HYBRID_TYPES = (
     "mamba",
 )
 EMBEDDED = "fidelity-embedded"
+
+HIDDEN = "(hidden)"
+SECRET_KEY = re.compile(r"(?i)(^|[_-])(key|secret|password|passwd|credentials?|token)$")
+SECRET_FLAG = re.compile(r"(?i)(--[\w-]*(?:key|secret|password|token)[ =]+)\S+")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class ServerFacts:
 
 def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> ServerFacts:
     """Facts from sglang's `/server_info` and `/model_info`, of a real server or the embedded engine."""
-    info = {**model_info, **server_info}
+    info = scrub({**model_info, **server_info})
     embedded = info.get("engine") == EMBEDDED
     page = _int(info.get("page_size"), 1)
     hybrid = _is_hybrid(info)
@@ -77,6 +82,18 @@ def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> Serve
         notes=tuple(notes),
         raw=info,
     )
+
+
+def scrub(value: Any) -> Any:
+    """The same data with every secret replaced: by key name, and after a flag in a launch command."""
+    if isinstance(value, dict):
+        return {
+            key: HIDDEN if item and SECRET_KEY.search(str(key)) else scrub(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [scrub(item) for item in value]
+    return SECRET_FLAG.sub(rf"\1{HIDDEN}", value) if isinstance(value, str) else value
 
 
 def _is_hybrid(info: dict[str, Any]) -> bool:

@@ -90,3 +90,19 @@ def test_no_guard_is_an_empty_list_and_not_unknown(guard: Any) -> None:
 
 def test_a_real_server_that_claims_a_guard_is_not_believed() -> None:
     assert read_facts({"guard": ["splitk"]}, HYBRID).guards is None
+
+
+def test_secrets_are_hidden_wherever_a_server_tells_them() -> None:
+    told = {
+        "api_key": "s3cret",
+        "admin_api_key": None,
+        "launch_command": "sglang serve --api-key s3cret --tokenizer-path q --ssl-keyfile-password=s3cret --port 3",
+        "internal_states": [{"env_vars": {"HF_TOKEN": "s3cret", "TOKENIZERS_PARALLELISM": "false"}}],
+        "max_total_num_tokens": 3,
+    }
+    raw = read_facts(told, HYBRID).raw
+    assert "s3cret" not in str(raw)
+    assert raw["max_total_num_tokens"] == 3
+    assert raw["admin_api_key"] is None
+    assert "--tokenizer-path q" in raw["launch_command"]
+    assert raw["internal_states"][0]["env_vars"]["TOKENIZERS_PARALLELISM"] == "false"
