@@ -1,0 +1,175 @@
+"""A small sglang in memory: one word is one token, a prefix cache kept as tokens, faults by name."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+VOCABULARY = 512
+URL = "http://fake"
+
+
+class TokenCache:
+    """One namespace of a prefix cache, kept as the tokens themselves and walked one position at a time.
+
+    Written from the measured behaviour of sglang 0.5.17 and 0.5.21, not from the product's prediction.
+    """
+
+    def __init__(self, grid: int = 64, strategy: str = "extra_buffer", min_tail: int = 1) -> None:
+        self.grid, self.strategy, self.min_tail = grid, strategy, min_tail
+        self.keys: list[tuple[int, ...]] = []
+        self.states: set[tuple[int, ...]] = set()
+
+    def send(self, ids: tuple[int, ...]) -> int:
+        """Tokens served from the cache; what the prefill leaves behind is kept."""
+        allowed = ids[: max(len(ids) - self.min_tail, 0)]
+        matched = max((_common(allowed, key) for key in self.keys), default=0)
+        aligned = max((n for n in range(matched + 1) if n % self.grid == 0), default=0)
+        self.keys.append(ids)
+        if self.strategy == "attention only":
+            return aligned
+        usable = [len(state) for state in self.states if allowed[: len(state)] == state]
+        hit = max((n for n in usable if n <= matched), default=0)
+        if self.strategy == "no_buffer":
+            self.states.add(ids)
+        elif aligned > hit:
+            self.states.add(ids[:aligned])
+        else:
+            passed = [n for n in range(hit + 1, len(ids) + 1) if n % self.grid == 0]
+            if passed:
+                self.states.add(ids[: passed[-1]])
+        return hit
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+@dataclass
+class FakeSglang:
+    """Answers with the last word of the prompt. One word is one token; id 0 is "!".
+
+    `fault` shows where `affects(tokens computed at once, right answer)` is true: nan, nan 500, hard flip,
+    off-list, flat, near-tie, no logprobs. `hooks[n]` is called before the n-th /generate (from 1) and may
+    answer or raise. `says_cached` and `says_prompt` change what is reported, not what is computed.
+    """
+
+    fault: str = "none"
+    affects: Callable[[int, str], bool] = lambda computed, _: computed == 1
+    info: dict[str, Any] = field(default_factory=dict)
+    strategy: str = "extra_buffer"
+    min_tail: int = 1
+    namespaces: bool = True
+    caching: bool = True
+    top: float = 0.97
+    second: float = 0.004
+    token_offset: int = 0
+    says_cached: Callable[[int], int | None] = lambda cached: cached
+    says_prompt: Callable[[int], int | None] = lambda count: count
+    hooks: dict[int, Callable[[], httpx.Response | None]] = field(default_factory=dict)
+    dead: bool = False
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=lambda: ["!"])
+    caches: dict[str, TokenCache] = field(default_factory=dict)
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(transport=httpx.MockTransport(self.handle), base_url=URL)
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.paths.append(path)
+        if self.dead:
+            raise httpx.ConnectError("Connection refused")
+        body = json.loads(request.content) if request.content else {}
+        if path == "/generate":
+            self.bodies.append(body)
+            hook = self.hooks.get(len(self.bodies))
+            answer = hook() if hook else None
+            return answer or self._generate(body)
+        if path == "/tokenize":
+            ids = self.encode(body["messages"])
+            return httpx.Response(200, json={"tokens": ids, "count": len(ids), "max_model_len": 4096})
+        if path == "/server_info":
+            info = {"version": "0.5.21", "page_size": 1, "mamba_radix_cache_strategy": self.strategy}
+            return httpx.Response(200, json={**info, "vocab_size": VOCABULARY, **self.info})
+        if path == "/model_info":
+            return httpx.Response(200, json={"model_path": "fake", "model_type": "qwen3_next"})
+        return httpx.Response(404, json={"detail": "Not Found"})
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        text = " ".join(f"<{turn['role']}> {turn['content']}" for turn in messages) + " <assistant>"
+        for word in text.split():
+            if word not in self.words:
+                self.words.append(word)
+        return [self.words.index(word) + self.token_offset for word in text.split()]
+
+    def _generate(self, body: dict[str, Any]) -> httpx.Response:
+        single = isinstance(body["input_ids"][0], int)
+        prompts = [tuple(ids) for ids in ([body["input_ids"]] if single else body["input_ids"])]
+        keys = [body["extra_key"]] if single else body["extra_key"]
+        hits = [self._lookup(ids, key) for ids, key in zip(prompts, keys, strict=True)]
+        computed = sum(len(ids) - hit for ids, hit in zip(prompts, hits, strict=True))
+        items = [self._item(body, ids, hit, computed) for ids, hit in zip(prompts, hits, strict=True)]
+        if self.fault == "nan 500" and any(item["output_ids"][0] == 0 for item in items):
+            message = "Out of range float values are not JSON compliant"
+            return httpx.Response(500, json={"error": {"message": message}})
+        return httpx.Response(200, json=items[0] if single else items)
+
+    def _lookup(self, ids: tuple[int, ...], key: str) -> int:
+        name = key if self.namespaces else "all"
+        cache = self.caches.setdefault(name, TokenCache(64, self.strategy, self.min_tail))
+        return cache.send(ids) if self.caching else 0
+
+    def _item(self, body: dict[str, Any], ids: tuple[int, ...], hit: int, computed: int) -> dict[str, Any]:
+        right = ids[-2]
+        tokens, rows = [], []
+        for step in range(body["sampling_params"]["max_new_tokens"]):
+            size = computed if step == 0 else 1
+            shows = self.affects(size, self.words[right]) and self.fault != "none"
+            token, row = self._row((right + step) % len(self.words), shows)
+            tokens.append(token)
+            rows.append(row)
+        ranked = [sorted(row.items(), key=lambda pair: -(pair[1] or 0.0)) for row in rows]
+        triples = [[[lp, i, None] for i, lp in row[: body["top_logprobs_num"]]] for row in ranked]
+        silent = self.fault == "no logprobs" and self.affects(computed, self.words[right])
+        wanted = body.get("token_ids_logprob")
+        logprobs = {
+            "output_token_logprobs": [
+                [row[token], token, None] for token, row in zip(tokens, rows, strict=True)
+            ],
+            "output_top_logprobs": triples,
+            "output_token_ids_logprobs": [[[row[i], i, None] for i in wanted] for row in rows]
+            if wanted
+            else None,
+        }
+        return {
+            "text": " ".join(self.words[token] for token in tokens),
+            "output_ids": tokens,
+            "meta_info": {
+                "finish_reason": {"type": "length", "length": len(tokens)},
+                "prompt_tokens": self.says_prompt(len(ids)),
+                "cached_tokens": self.says_cached(hit),
+                **({} if silent else logprobs),
+            },
+        }
+
+    def _row(self, right: int, shows: bool) -> tuple[int, dict[int, float | None]]:
+        """The emitted id, and the logprob of every id of the vocabulary."""
+        if shows and self.fault in ("nan", "nan 500"):
+            return 0, dict.fromkeys(range(VOCABULARY), None)
+        if shows and self.fault == "flat":
+            return 0, dict.fromkeys(range(VOCABULARY), -math.log(VOCABULARY))
+        far = len(self.words) // 2
+        first = (right + {"hard flip": 1, "off-list": far}.get(self.fault, 0) * shows) % len(self.words)
+        row: dict[int, float | None] = dict.fromkeys(range(VOCABULARY), -15.0)
+        row |= {(first + n) % VOCABULARY: math.log(self.second) - 0.4 * (n - 1) for n in range(1, 25)}
+        row[first] = math.log(self.top)
+        if shows and self.fault == "near-tie":
+            second = (first + 1) % VOCABULARY
+            row[first], row[second] = row[second], row[first]
+            first = second
+        return first, row
