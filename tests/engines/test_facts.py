@@ -96,7 +96,7 @@ def test_secrets_are_hidden_wherever_a_server_tells_them() -> None:
     told = {
         "api_key": "s3cret",
         "admin_api_key": None,
-        "launch_command": "sglang serve --api-key s3cret --tokenizer-path q --ssl-keyfile-password=s3cret --port 3",
+        "launch_command": "sglang serve --api-key s3cret --tokenizer-path q --ssl-password=s3cret",
         "internal_states": [{"env_vars": {"HF_TOKEN": "s3cret", "TOKENIZERS_PARALLELISM": "false"}}],
         "max_total_num_tokens": 3,
     }
