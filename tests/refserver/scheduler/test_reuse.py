@@ -89,6 +89,15 @@ def test_decoding_keeps_a_checkpoint_every_256_tokens(bench: Callable[..., Bench
     assert segment.state.keys[0].ravel().tolist() == [20, 21, 22, *sequence.output_ids[:253]]
 
 
+def test_decoding_keeps_nothing_at_the_grid_points_between(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    sequence = one.sequence([20, 21, 22], new=200)
+    one.run(sequence)
+    turn = one.sequence([20, 21, 22, *sequence.output_ids])
+    one.run(turn)
+    assert turn.cached_tokens == 0
+
+
 def test_no_buffer_keeps_the_state_at_the_end_of_an_answer_only(bench: Callable[..., Bench]) -> None:
     one = bench(strategy="no_buffer", page_size=1)
     assert resends(one, 193, 3) == [0, 0, 0]
