@@ -54,7 +54,6 @@ async def server_info(http: HttpRequest) -> Response:
         "device": "cpu",
         "profile": settings.profile,
         "profile_sha256": weights.sha256,
-        "profile_card": weights.card,
         "fault": settings.fault,
         "guard": list(settings.guard),
         "cu": settings.cu,
