@@ -15,6 +15,14 @@ class ServerStarting:
 
 
 @dataclass(frozen=True)
+class ServerLog:
+    """The newest line of a server's log while it starts."""
+
+    arm: str
+    line: str
+
+
+@dataclass(frozen=True)
 class ServerReady:
     """`requests` is how many sends this arm will take if none fails; `seconds` the time to get ready."""
 
@@ -70,4 +78,4 @@ class RunEnded:
     hint: str | None = None
 
 
-Event = ServerStarting | ServerReady | Warning | Sent | Skipped | Corruption | ArmDone | RunEnded
+Event = ServerStarting | ServerLog | ServerReady | Warning | Sent | Skipped | Corruption | ArmDone | RunEnded

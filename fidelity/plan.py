@@ -25,7 +25,7 @@ class Section(BaseModel):
 class Target(Section):
     """The server under test. `fault`, `cu`, `noise`, `profile` and `strategy` are the embedded engine's."""
 
-    kind: Literal["embedded", "attach", "process"] = "embedded"
+    kind: Literal["embedded", "attach", "process", "container"] = "embedded"
     model: str = "embedded"
     url: str | None = None
     profile: str = "quiz-state"
@@ -37,6 +37,14 @@ class Target(Section):
     """Tokens; by default 64, and 1 under no_buffer, as sglang resolves it."""
     timeout: float = Field(120.0, gt=0)
     """Seconds one request may take."""
+    start_timeout: float = Field(3600.0, gt=0)
+    """Seconds until a started sglang server must be ready; a first start can compile kernels."""
+    python: str | None = None
+    """The interpreter of the environment that has sglang; by default this one."""
+    image: str | None = None
+    runtime: Literal["docker", "podman", "nerdctl"] | None = None
+    flags: tuple[str, ...] = ()
+    """Flags of the user's own for the sglang server."""
 
 
 class Arm(Section):
@@ -120,6 +128,8 @@ class RunPlan(Section):
             raise ValueError("arms need at least one entry, each with its own name")
         if self.target.kind == "attach" and not self.target.url:
             raise ValueError("target.url is needed to attach to a running server")
+        if self.target.kind == "container" and not self.target.image:
+            raise ValueError("target.image is needed to start a container")
         if self.target.kind == "attach" and (len(self.arms) > 1 or self.arms[0].guard != "none"):
             raise ValueError(
                 "a running server is one arm as it is: guards cannot be applied to it from outside"

@@ -17,6 +17,7 @@ from fidelity.events import (
     Event,
     RunEnded,
     Sent,
+    ServerLog,
     ServerReady,
     ServerStarting,
     Skipped,
@@ -30,9 +31,8 @@ from fidelity.probes import resend, warmup
 from fidelity.probes.cells import Cell, choose_cells, plan_hit
 from fidelity.probes.session import FailedRequestError, OutOfTimeError, Session
 from fidelity.prompting import PromptSource, open_prompts, shuffled_cells
-from fidelity.servers.attach import attach
-from fidelity.servers.embedded import embedded
-from fidelity.servers.process import require_sglang
+from fidelity.servers.choose import server_for
+from fidelity.servers.process import wait_until_ready
 from fidelity.servers.running import RunningServer
 
 OBSERVATIONS = "observations.jsonl"
@@ -81,7 +81,8 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
         deadline=time.monotonic() + minutes * 60 if minutes else None,
         earlier=earlier,
     )
-    manifest.status, manifest.error = "running", None
+    manifest.status, manifest.error, manifest.exit_code = "running", None, None
+    manifest.starts += 1
     work.save()
     end = RunEnded("complete")
     try:
@@ -110,6 +111,9 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
     record.warnings = []
     yield ServerStarting(arm.name, plan.target.url or plan.target.model)
     with _server(work, arm) as server:
+        if plan.target.kind in ("process", "container"):
+            for line in wait_until_ready(server, plan.target.start_timeout):
+                yield ServerLog(arm.name, line)
         facts = sglang.facts(server.client)
         _prove(plan, arm, facts)
         cells = choose_cells(plan.resend, facts)
@@ -121,7 +125,8 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
         work.save()
         session = Session(
             arm=arm.name,
-            run_id=work.manifest.run_id,
+            # A request in flight when the run was killed is in the server's cache and in no record.
+            run_id=f"{work.manifest.run_id}.{work.manifest.starts}",
             server=server,
             facts=facts,
             recorder=work.recorder,
@@ -220,12 +225,7 @@ def _with_attempt(group: resend.Group, attempt: int) -> resend.Group:
 
 
 def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
-    target = work.plan.target
-    if target.kind == "attach":
-        return attach(target)
-    if target.kind == "process":
-        require_sglang(target)
-    return embedded(target, arm, work.directory / f"server-{arm.name}.log", work.plan.seed)
+    return server_for(work.plan.target, arm, work.directory, work.manifest.run_id, work.plan.seed)
 
 
 def _prove(plan: RunPlan, arm: Arm, facts: ServerFacts) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _LINES_PER_ARM = 10
+_LOG_EVERY = 30.0  # seconds
 
 
 @dataclass
@@ -49,6 +50,8 @@ class Progress:
         self._console = console
         self._plan = plan
         self._tallies: dict[str, _Tally] = {}
+        self._starting: TaskID | None = None
+        self._last_log = -_LOG_EVERY
         # FORCE_COLOR makes a CI log look like a terminal to rich; a bar would fill it with frames.
         self._bar = _bar(console) if console.is_interactive and console.file.isatty() else None
 
@@ -68,6 +71,8 @@ class Progress:
         match event:
             case events.ServerStarting(arm, what):
                 self._say(f"arm {arm}: starting {what}")
+            case events.ServerLog(arm, line):
+                self._log_line(arm, line)
             case events.ServerReady():
                 self._ready(event)
             case events.Warning(arm, message):
@@ -83,7 +88,20 @@ class Progress:
             case events.RunEnded():
                 self._ended(event)
 
+    def _log_line(self, arm: str, line: str) -> None:
+        """While a server starts: its newest log line beside a spinner, elsewhere one line now and then."""
+        if self._bar is not None:
+            if self._starting is None:
+                self._starting = self._bar.add_task(arm, total=None, note="")
+            self._bar.update(self._starting, note=words.readable(line, 60))
+        elif time.monotonic() - self._last_log > _LOG_EVERY:
+            self._last_log = time.monotonic()
+            self._say(f"arm {arm}: starting: {words.readable(line, 120)}")
+
     def _ready(self, event: events.ServerReady) -> None:
+        if self._bar is not None and self._starting is not None:
+            self._bar.remove_task(self._starting)
+            self._starting = None
         facts = event.facts
         suspects = sorted({cell.tail for cell in event.cells if cell.kind == "suspect"})
         controls = sorted({cell.tail for cell in event.cells if cell.kind != "suspect"})

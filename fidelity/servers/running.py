@@ -9,13 +9,15 @@ import httpx
 
 @dataclass(frozen=True)
 class RunningServer:
-    """`owned`: started by this run, so it may be loaded and is ended with it. `log` is its log file."""
+    """`owned`: started by this run, so it may be loaded and is ended with it. `log` is its log file,
+    `image` the container image it runs in, with its digest."""
 
     url: str
     owned: bool
     client: httpx.Client
     log: Path | None = None
     process: "Popen[str] | None" = None
+    image: str | None = None
 
     def died(self) -> str | None:
         """Why the process is gone, with its last log lines; None while it runs or when it is not ours."""
