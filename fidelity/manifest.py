@@ -33,7 +33,8 @@ class ArmRecord:
 
 @dataclass
 class Manifest:
-    """`status`: running, complete, stopped at the first proof, interrupted, out of time, or failed."""
+    """`status`: running, complete, stopped at the first proof, interrupted, out of time, or failed. `starts`:
+    how often the run was begun or resumed."""
 
     run_id: str
     started: str
@@ -42,6 +43,7 @@ class Manifest:
     status: str = "running"
     error: str | None = None
     exit_code: int | None = None
+    starts: int = 0
     arms: dict[str, ArmRecord] = field(default_factory=dict)
     version: str = __version__
     python: str = sys.version.split()[0]
