@@ -6,7 +6,7 @@ Floats that JSON cannot carry are written as the strings "nan", "inf" and "-inf"
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -97,9 +97,9 @@ class Observation:
 
 def to_json(observation: Observation) -> str:
     """One line without the newline."""
-    return json.dumps(
-        {"schema": SCHEMA, **_encode(asdict(observation))}, separators=(",", ":"), allow_nan=False
-    )
+    data = {name: getattr(observation, name) for name in _FIELDS}
+    data["answer"] = {name: getattr(observation.answer, name) for name in _ANSWER_FIELDS}
+    return json.dumps({"schema": SCHEMA, **_encode(data)}, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(line: str) -> Observation:
