@@ -21,7 +21,7 @@ from fidelity.observations import Answer, Observation, read
 from fidelity.plan import Arm
 from fidelity.runner import OBSERVATIONS, Run, run
 from fidelity.servers.running import RunningServer
-from fidelity.verdicts import RunVerdict
+from fidelity.verdicts import CellVerdict, RunVerdict
 
 from .fake_sglang import URL, FakeSglang, TokenCache
 
@@ -86,6 +86,10 @@ class Played(NamedTuple):
     events: list[Event]
     manifest: Manifest
     directory: Path
+
+    def cells(self, arm: int = 0) -> dict[str, CellVerdict]:
+        """The cell verdicts of one arm, by name."""
+        return {cell.name: cell for cell in self.verdict.arms[arm].cells}
 
 
 @pytest.fixture

@@ -126,26 +126,24 @@ class FakeSglang:
 
     def _item(self, body: dict[str, Any], ids: tuple[int, ...], hit: int, computed: int) -> dict[str, Any]:
         right = ids[-2]
-        tokens, rows = [], []
+        rows = []
         for step in range(body["sampling_params"]["max_new_tokens"]):
             size = computed if step == 0 else 1
             shows = self.affects(size, self.words[right]) and self.fault != "none"
-            token, row = self._row((right + step) % len(self.words), shows)
-            tokens.append(token)
-            rows.append(row)
-        ranked = [sorted(row.items(), key=lambda pair: -(pair[1] or 0.0)) for row in rows]
-        triples = [[[lp, i, None] for i, lp in row[: body["top_logprobs_num"]]] for row in ranked]
-        silent = self.fault == "no logprobs" and self.affects(computed, self.words[right])
-        wanted = body.get("token_ids_logprob")
+            rows.append(self._row((right + step) % len(self.words), shows))
+        tokens = [token for token, _, _ in rows]
+        ranked = [sorted(row.items(), key=lambda pair: -(pair[1] or 0.0)) for _, row, _ in rows]
+        wanted = body.get("token_ids_logprob") or []
         logprobs = {
-            "output_token_logprobs": [
-                [row[token], token, None] for token, row in zip(tokens, rows, strict=True)
+            "output_token_logprobs": [[row[token], token, None] for token, row, _ in rows],
+            "output_top_logprobs": [
+                [[lp, i, None] for i, lp in row[: body["top_logprobs_num"]]] for row in ranked
             ],
-            "output_top_logprobs": triples,
-            "output_token_ids_logprobs": [[[row[i], i, None] for i in wanted] for row in rows]
-            if wanted
-            else None,
+            "output_token_ids_logprobs": [
+                [[row.get(i, rest), i, None] for i in wanted] for _, row, rest in rows
+            ],
         }
+        silent = self.fault == "no logprobs" and self.affects(computed, self.words[right])
         return {
             "text": " ".join(self.words[token] for token in tokens),
             "output_ids": tokens,
@@ -157,19 +155,18 @@ class FakeSglang:
             },
         }
 
-    def _row(self, right: int, shows: bool) -> tuple[int, dict[int, float | None]]:
-        """The emitted id, and the logprob of every id of the vocabulary."""
+    def _row(self, right: int, shows: bool) -> tuple[int, dict[int, float | None], float | None]:
+        """The emitted id, the logprobs of the 25 likeliest ids, and that of any other."""
         if shows and self.fault in ("nan", "nan 500"):
-            return 0, dict.fromkeys(range(VOCABULARY), None)
+            return 0, dict.fromkeys(range(25), None), None
         if shows and self.fault == "flat":
-            return 0, dict.fromkeys(range(VOCABULARY), -math.log(VOCABULARY))
+            return 0, dict.fromkeys(range(25), -math.log(VOCABULARY)), -math.log(VOCABULARY)
         far = len(self.words) // 2
         first = (right + {"hard flip": 1, "off-list": far}.get(self.fault, 0) * shows) % len(self.words)
-        row: dict[int, float | None] = dict.fromkeys(range(VOCABULARY), -15.0)
-        row |= {(first + n) % VOCABULARY: math.log(self.second) - 0.4 * (n - 1) for n in range(1, 25)}
-        row[first] = math.log(self.top)
+        second = (first + 1) % len(self.words)
+        row = {(first + n) % VOCABULARY: math.log(0.004) - 0.4 * n for n in range(2, 25)}
+        row |= {first: math.log(self.top), second: math.log(self.second)}
         if shows and self.fault == "near-tie":
-            second = (first + 1) % VOCABULARY
             row[first], row[second] = row[second], row[first]
             first = second
-        return first, row
+        return first, dict(row), -15.0
