@@ -8,6 +8,30 @@ from typing import Annotated, Any
 import typer
 
 from fidelity import __version__
+from fidelity.cli_options import (
+    ConfigOption,
+    ControlOption,
+    CountOption,
+    CuOption,
+    FailFastOption,
+    FamilyOption,
+    FaultOption,
+    FolderOption,
+    HitsOption,
+    LengthOption,
+    Many,
+    MinutesOption,
+    NoiseOption,
+    OutputOption,
+    PositionOption,
+    ProfileOption,
+    RateOption,
+    SeedOption,
+    StrategyOption,
+    TailOption,
+    ThinkingOption,
+    TokenizerOption,
+)
 
 app = typer.Typer(
     help="Does an LLM server compute the right next-token distribution on its cached paths?",
@@ -15,65 +39,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-
-Many = list[str] | None
-Numbers = list[int] | None
-
-ConfigOption = Annotated[
-    str | None, typer.Option("--config", help="A plan file, or a shipped plan: gate, first-thread.")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", help="Folder of the run. [default: results/<time>-<target>]")
-]
-CountOption = Annotated[
-    int | None, typer.Option("--prompts", help="Distinct prompts per cell. [default: 30]")
-]
-HitsOption = Annotated[
-    int | None, typer.Option("--hits", help="Cached re-sends per prompt and length. [default: 2]")
-]
-PositionOption = Annotated[
-    Numbers, typer.Option("--position", help="Where hits resume, in tokens; repeatable. [default: 192]")
-]
-TailOption = Annotated[Numbers, typer.Option("--tail", help="A suspect tail, in tokens; repeatable.")]
-ControlOption = Annotated[
-    Numbers, typer.Option("--control", help="A path-control tail, in tokens; repeatable.")
-]
-LengthOption = Annotated[Numbers, typer.Option("--length", help="An exact prompt length; repeatable.")]
-FamilyOption = Annotated[Many, typer.Option("--family", help="Only prompts of this family; repeatable.")]
-FolderOption = Annotated[Path | None, typer.Option("--prompt-folder", help="Prompt files of your own.")]
-TokenizerOption = Annotated[
-    str | None,
-    typer.Option("--tokenizer", help="A local folder or hub id. [default: the server's /tokenize]"),
-]
-ThinkingOption = Annotated[
-    bool | None, typer.Option("--thinking/--no-thinking", help="The template's thinking switch.")
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice. [default: 0]")]
-MinutesOption = Annotated[
-    float | None, typer.Option("--max-minutes", help="End with a partial report after so long.")
-]
-FailFastOption = Annotated[
-    bool | None, typer.Option("--fail-fast", help="Stop at the first proof of corruption.")
-]
-RateOption = Annotated[
-    float | None, typer.Option("--max-rate", help="Share of corrupt prompts a pass excludes. [default: 0.1]")
-]
-FaultOption = Annotated[
-    str | None,
-    typer.Option("--fault", help="Embedded engine: split-k-nan (default), split-k, split-k-extend, none."),
-]
-StrategyOption = Annotated[
-    str | None, typer.Option("--strategy", help="Embedded engine: extra_buffer (default) or no_buffer.")
-]
-CuOption = Annotated[
-    int | None, typer.Option("--cu", help="Embedded engine: compute units, 16, 32 or 64. [default: 16]")
-]
-NoiseOption = Annotated[
-    float | None, typer.Option("--noise", help="Embedded engine: run-to-run noise. [default: 0]")
-]
-ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="Embedded engine: quiz-state (default), quiz-kv, random.")
-]
 
 
 @app.command()
@@ -107,11 +72,30 @@ def run(
     cu: CuOption = None,
     noise: NoiseOption = None,
     profile: ProfileOption = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Serve the model in this container image.")
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", help="docker, podman or nerdctl. [default: the first found]")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="Interpreter of the environment that has sglang.")
+    ] = None,
+    start_timeout: Annotated[
+        float | None,
+        typer.Option("--start-timeout", help="Seconds until the server must be ready. [default: 3600]"),
+    ] = None,
+    print_command: Annotated[
+        bool, typer.Option("--print-command", help="Show the command of each arm's server, and end.")
+    ] = False,
+    flags: Annotated[
+        Many, typer.Argument(metavar="[-- SGLANG FLAGS]", help="Flags of your own for the sglang server.")
+    ] = None,
 ) -> None:
     """Start a server for each guard, send cold and cached prompts, report and judge."""
     from fidelity import commands
 
-    flags = commands.flags(
+    shared = commands.flags(
         prompts=prompts,
         hits=hits,
         position=position,
@@ -127,8 +111,21 @@ def run(
         fail_fast=fail_fast,
         max_rate=max_rate,
     )
-    engine = {"fault": fault, "strategy": strategy, "cu": cu, "noise": noise, "profile": profile}
-    raise typer.Exit(commands.run(model, url, guard, config, output, resume, flags, engine))
+    target = {
+        "fault": fault,
+        "strategy": strategy,
+        "cu": cu,
+        "noise": noise,
+        "profile": profile,
+        "image": image,
+        "runtime": runtime,
+        "python": python,
+        "start_timeout": start_timeout,
+        "flags": flags or None,
+    }
+    if print_command:
+        raise typer.Exit(commands.print_command(model, url, guard, config, shared, target))
+    raise typer.Exit(commands.run(model, url, guard, config, output, resume, shared, target))
 
 
 @app.command()

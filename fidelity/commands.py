@@ -13,6 +13,7 @@ from fidelity import manifest as manifests
 from fidelity import plan as plans
 from fidelity.errors import FidelityError, UsageError
 from fidelity.execute import conclude, execute, new_run
+from fidelity.plan import RunPlan
 
 
 def flags(**given: Any) -> dict[str, Any]:
@@ -44,13 +45,43 @@ def run(
     output: Path | None,
     resume: Path | None,
     shared: dict[str, Any],
-    engine: dict[str, Any],
+    target: dict[str, Any],
 ) -> int:
     """`fidelity run` and `fidelity check`. Raises FidelityError."""
     console = Console()
     if resume is not None:
         manifest = manifests.load(resume)
         return execute(manifest, resume, console)
+    plan = _plan(model, url, guards, config, shared, target)
+    manifest, directory = new_run(plan, output, sys.argv)
+    return execute(manifest, directory, console)
+
+
+def print_command(
+    model: str | None,
+    url: str | None,
+    guards: Sequence[str] | None,
+    config: str | None,
+    shared: dict[str, Any],
+    target: dict[str, Any],
+) -> int:
+    """`fidelity run --print-command`: the command of each arm, ready to paste. Raises FidelityError."""
+    from fidelity.servers.choose import command_for
+
+    plan = _plan(model, url, guards, config, shared, target)
+    for arm in plan.arms:
+        sys.stdout.write(f"# arm {arm.name}\n{command_for(plan.target, arm)}\n")
+    return 0
+
+
+def _plan(
+    model: str | None,
+    url: str | None,
+    guards: Sequence[str] | None,
+    config: str | None,
+    shared: dict[str, Any],
+    target: dict[str, Any],
+) -> RunPlan:
     if model and url:
         raise UsageError(
             "--model and --url name two targets", "give one: a server that runs already needs no model"
@@ -61,12 +92,10 @@ def run(
             "give --model embedded, --model NAME, --url http://HOST:PORT or --config FILE",
         )
     data = plans.read_file(config) if config else {}
-    over = {**shared, "target": {**_target(model, url), **engine}}
+    over = {**shared, "target": {**_target(model, url, target.get("image")), **target}}
     if guards:
         over["arms"] = [{"name": name, "guard": name} for name in guards]
-    plan = plans.build(plans.merge(data, over), config or "the command line")
-    manifest, directory = new_run(plan, output, sys.argv)
-    return execute(manifest, directory, console)
+    return plans.build(plans.merge(data, over), config or "the command line")
 
 
 def report(directory: Path) -> int:
@@ -140,9 +169,11 @@ def complain(error: FidelityError) -> int:
     return error.exit_code
 
 
-def _target(model: str | None, url: str | None) -> dict[str, Any]:
+def _target(model: str | None, url: str | None, image: str | None = None) -> dict[str, Any]:
     if url:
         return {"kind": "attach", "url": url}
     if model == "embedded":
         return {"kind": "embedded", "model": "embedded"}
+    if image:
+        return {"kind": "container", "model": model} if model else {"kind": "container"}
     return {"kind": "process", "model": model} if model else {}

@@ -23,9 +23,11 @@ WAYS_ON = (
     "with --model embedded"
 )
 STOP_TIMEOUT = 40.0
+# Without importing sglang itself, which takes long and may need the server's own environment.
 _ASK = (
-    "import importlib.metadata as m, importlib.util as u\n"
-    "print(m.version('sglang'), u.find_spec('sglang.launch_server') is not None)"
+    "import importlib.metadata as m, importlib.util as u, pathlib as p\n"
+    "(folder,) = u.find_spec('sglang').submodule_search_locations\n"
+    "print(m.version('sglang'), (p.Path(folder) / 'launch_server.py').exists())"
 )
 _CAUSES = (
     ("out of memory", "lower --mem-fraction-static, or free the GPU: give flags for the server after `--`"),

@@ -1,0 +1,65 @@
+"""The options that several commands share. Each one's default is the plan's own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Many = list[str] | None
+Numbers = list[int] | None
+
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", help="A plan file, or a shipped plan: gate, first-thread.")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", help="Folder of the run. [default: results/<time>-<target>]")
+]
+CountOption = Annotated[
+    int | None, typer.Option("--prompts", help="Distinct prompts per cell. [default: 30]")
+]
+HitsOption = Annotated[
+    int | None, typer.Option("--hits", help="Cached re-sends per prompt and length. [default: 2]")
+]
+PositionOption = Annotated[
+    Numbers, typer.Option("--position", help="Where hits resume, in tokens; repeatable. [default: 192]")
+]
+TailOption = Annotated[Numbers, typer.Option("--tail", help="A suspect tail, in tokens; repeatable.")]
+ControlOption = Annotated[
+    Numbers, typer.Option("--control", help="A path-control tail, in tokens; repeatable.")
+]
+LengthOption = Annotated[Numbers, typer.Option("--length", help="An exact prompt length; repeatable.")]
+FamilyOption = Annotated[Many, typer.Option("--family", help="Only prompts of this family; repeatable.")]
+FolderOption = Annotated[Path | None, typer.Option("--prompt-folder", help="Prompt files of your own.")]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="A local folder or hub id. [default: the server's /tokenize]"),
+]
+ThinkingOption = Annotated[
+    bool | None, typer.Option("--thinking/--no-thinking", help="The template's thinking switch.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice. [default: 0]")]
+MinutesOption = Annotated[
+    float | None, typer.Option("--max-minutes", help="End with a partial report after so long.")
+]
+FailFastOption = Annotated[
+    bool | None, typer.Option("--fail-fast", help="Stop at the first proof of corruption.")
+]
+RateOption = Annotated[
+    float | None, typer.Option("--max-rate", help="Share of corrupt prompts a pass excludes. [default: 0.1]")
+]
+FaultOption = Annotated[
+    str | None,
+    typer.Option("--fault", help="Embedded engine: split-k-nan (default), split-k, split-k-extend, none."),
+]
+StrategyOption = Annotated[
+    str | None, typer.Option("--strategy", help="Embedded engine: extra_buffer (default) or no_buffer.")
+]
+CuOption = Annotated[
+    int | None, typer.Option("--cu", help="Embedded engine: compute units, 16, 32 or 64. [default: 16]")
+]
+NoiseOption = Annotated[
+    float | None, typer.Option("--noise", help="Embedded engine: run-to-run noise. [default: 0]")
+]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="Embedded engine: quiz-state (default), quiz-kv, random.")
+]
