@@ -183,6 +183,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     measured = measure(Model(loaded, Experts()), tokenizer, load_bank(PROMPTS), args.lengths)
     name = facts.pop("profile")
+    on_gpu = "" if facts["device"].startswith("cpu") else "--device cuda "
     card = {
         "name": name,
         "kind": "trained",
@@ -193,7 +194,7 @@ def main() -> None:
         "bytes": packed.stat().st_size,
         "parameters": sum(t.size for key, t in tensors.items() if key != "lm_head.weight"),
         "command": f"python -m fidelity.refserver.training.train --profile {name} --steps {facts['steps']} "
-        f"--batch {facts['batch']} --seed {facts['seed']} --out {name}.npz",
+        f"--batch {facts['batch']} --seed {facts['seed']} {on_gpu}--out {name}.npz",
         "training": facts,
         "measured_with": "the NumPy engine on the int8 weights as shipped, fault off",
         **measured,
