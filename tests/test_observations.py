@@ -23,7 +23,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 logprob = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -3.4028235e38, -9999.0, -0.0])
 token = st.integers(0, 2**31 - 1)
 row = st.lists(st.tuples(token, logprob), max_size=3)
-words = st.text(max_size=12) | st.sampled_from(["nan", "-inf", '"\n\\', "\ud800", "\u2028x", "é\x00"])
+words = st.text('an-"\n\\\ud800\u2028é\x00', max_size=6) | st.sampled_from(["nan", "-inf"])
 count = st.none() | st.integers(0, 10**6)
 answers = st.builds(
     Answer,

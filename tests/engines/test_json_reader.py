@@ -47,7 +47,7 @@ def test_plain_numbers_have_no_face(value: float) -> None:
     assert not faces
 
 
-@given(st.floats() | st.integers() | st.none() | st.booleans() | st.text() | st.lists(st.none()))
+@given(st.floats() | st.integers() | st.none() | st.booleans() | st.text("na1-") | st.lists(st.none()))
 def test_no_value_goes_by_uncounted(value: Any) -> None:
     """A value without a face is exactly the finite number that was sent."""
     faces: Counter[str] = Counter()
