@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from fidelity.stats.topk import BoolArray, FloatArray
+from fidelity.stats.topk import FloatArray
 
 EXACT_UP_TO = 32
 """Differences up to which all sign patterns are counted (two halves of at most 2^16 sums each)."""
@@ -171,8 +171,6 @@ def benjamini_hochberg(p_values: FloatArray) -> FloatArray:
     order = np.argsort(p_values)  # NaN last
     steps = m * p_values[order] / np.arange(1, m + 1)
     adjusted = np.empty(m)
-    # fmin passes over the NaN at the end; where the p itself is NaN, so is the result.
+    # From the largest p down; fmin leaves the NaN at the end behind.
     adjusted[order] = np.minimum(1.0, np.fmin.accumulate(steps[::-1])[::-1])
-    missing: BoolArray = np.isnan(p_values)
-    adjusted[missing] = np.nan
     return adjusted

@@ -150,7 +150,7 @@ def detectable_rate(n: int, power: float = 0.95, bad: int = 1) -> float:
     _check_share(power)
     if bad < 1:
         raise ValueError(f"expected at least one bad prompt to detect, got {bad}")
-    return math.nan if n < bad else float(stats.beta.ppf(power, bad, n - bad + 1))
+    return float(stats.beta.ppf(power, bad, n - bad + 1))
 
 
 def _check(bad: int, n: int) -> None:

@@ -166,6 +166,8 @@ def test_a_bad_row_leaves_its_neighbours_alone(cold: TopK) -> None:
     many = divergences(stack([cold, cold, cold]), stack([cold, None, cold]))
     assert many.jsd_lower.tolist() == pytest.approx([0.0, math.nan, 0.0], nan_ok=True)
     assert many.shared.tolist() == [3, 0, 3]
+    short = TopK.of([7], [-0.2])
+    assert divergences(stack([cold, short]), stack([cold, short])).shared.tolist() == [3, 1]
 
 
 def test_shapes_that_do_not_fit_raise(cold: TopK) -> None:
@@ -192,6 +194,12 @@ def test_many_chunks_equal_one_by_one(pairs: Pairs) -> None:
     once = divergences(found.p, found.q)
     assert np.array_equal(many.kl_lower, np.tile(once.kl_lower, 500))
     assert np.array_equal(many.jsd_upper, np.tile(once.jsd_upper, 500))
+    over = np.arange(20_000)[:, None] % 50
+    limited = divergences(
+        TopK(repeated[0], repeated[1]), TopK(repeated[2], repeated[3]), q_asked=None, over=over
+    )
+    both = (repeated[0] == over).any(axis=1) & (repeated[2] == over).any(axis=1)
+    assert np.array_equal(limited.shared, both)
 
 
 def test_js_term_at_its_limits() -> None:
