@@ -79,6 +79,18 @@ class Model:
         cache = frozen(np.zeros((0, c.num_key_value_heads, c.head_dim), np.float32))
         return State(0, Recurrent((conv,) * linear, (state,) * linear), (cache,) * full, (cache,) * full)
 
+    def warm_up(self, rounds: int = 8) -> None:
+        """Run every layer's experts on dummy batches of 1, 2 and 4 tokens, as engines do to tune kernels.
+
+        It leaves the experts' pool used, so that the finite faults show from the first request on.
+        """
+        for tokens in (4, 2, 1) * rounds:
+            x = self._embed[np.zeros(tokens, np.intp)]
+            for layer in self._layers:
+                normed = rms_norm(x, layer.post_norm, self.config.rms_norm_eps)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    moe.forward(layer.moe, normed, self.experts, extend=True)
+
     def forward(self, segments: Sequence[Segment]) -> list[Result]:
         """Compute every segment's tokens in one batch; GEMMs and experts see all of them together.
 

@@ -147,8 +147,7 @@ def test_the_finite_faults_change_the_answer_on_a_warm_pool(
 ) -> None:
     faulty = Model(small_weights, Experts(fault="split-k-extend"))
     cold, state = resume(faulty, ids[:193], 192)
-    for token in range(8):
-        faulty.forward([Segment(np.array([token]), faulty.empty())])
+    faulty.warm_up()
     for _ in range(3):
         (hit,) = faulty.forward([Segment(ids[192:193], state)])
         assert np.isfinite(hit.logits).all()
