@@ -61,7 +61,7 @@ def test_a_broken_prompt_entry_is_named_by_file_and_entry(fidelity: Fidelity, tm
 
 
 def test_a_length_below_the_minimum_says_which_and_why(fidelity: Fidelity) -> None:
-    complains(fidelity("prompts", "--length", "20", "--prompts", "1"), 2, "20", "least")
+    complains(fidelity("prompts", "--length", "20", "--prompts", "1"), 2, "20", "shortest frame takes")
 
 
 def test_a_length_that_is_never_cached_is_refused(fidelity: Fidelity) -> None:
