@@ -7,7 +7,8 @@ held the token-sort buffer, whose unused entries are int32 -1, a NaN's bits (``s
 
 The finite faults need a warm pool. A new block is zero, so the first split forward of its size class has one
 right layer and three that carry a sum or two too many, which a sure model shrugs off; each further forward
-adds to the pile (``Model.warm_up``). For the NaN fault both buffers must share a size class: 2 * 16 * E = 2 * I * top_k.
+adds to the pile (``Model.warm_up``). For the NaN fault both buffers must share a size class, as they do where
+16 * E = I * top_k.
 """
 
 from dataclasses import dataclass, field
