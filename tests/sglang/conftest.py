@@ -1,5 +1,6 @@
 """A real sglang server on the CPU: installed once, started per model, its fault switched while it runs."""
 
+import ctypes
 import hashlib
 import json
 import os
@@ -83,7 +84,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory, sglang_python: Path) 
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def quiz_server(
     sglang_python: Path, quiz_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealServer]:
@@ -93,7 +94,7 @@ def quiz_server(
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def random_server(
     sglang_python: Path, random_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealServer]:
@@ -118,12 +119,18 @@ def serving(python: Path, model: Path, folder: Path, *flags: str) -> Iterator[Re
             stderr=subprocess.STDOUT,
             env={**os.environ, "FIDELITY_FAULT_FILE": str(server.fault_file)},
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         _wait_until_ready(process, server.log)
         yield server
     finally:
         _end(process)
+
+
+def _end_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _versions(python: Path) -> dict[str, str]:
