@@ -48,5 +48,7 @@ def start(settings: Settings) -> Service:
         noise=settings.noise,
         rng=np.random.default_rng(settings.seed),
     )
-    scheduler = Scheduler(Model(weights, experts), pool, settings, text.decode, text.eos)
+    model = Model(weights, experts)
+    model.warm_up()
+    scheduler = Scheduler(model, pool, settings, text.decode, text.eos)
     return Service(settings, weights, text, scheduler)
