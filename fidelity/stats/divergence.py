@@ -17,11 +17,12 @@ KL has no finite upper bound: q may be 0 outside I. Nothing is renormalised and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from fidelity.stats.topk import (
+    BoolArray,
     FloatArray,
     IntArray,
     TopK,
@@ -39,7 +40,7 @@ The bucket term of the KL bound takes max(r_Q, this): the bound only gets lower,
 makes it infinite."""
 
 _LN2 = float(np.log(2.0))
-_ROWS = 8192  # pairs worked on at once: their arrays stay in the processor's cache
+_ROWS = 4096  # pairs worked on at once: their arrays stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Divergences:
     jsd_upper: FloatArray
     shared: IntArray
     nonfinite: IntArray
+
+    def rows(self, which: BoolArray) -> Divergences:
+        """Those of some of the pairs."""
+        return Divergences(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def divergence(
@@ -137,7 +142,7 @@ def _bounds(p_told: TopK, q_told: TopK, over: IntArray | None) -> Divergences:
     # Where Q tells each id of P: 1 + its column, or 0 for nowhere.
     place = np.zeros(p.ids.shape, dtype=np.uint16)
     for column, ids in enumerate(q.ids, start=1):
-        place[p.ids == ids] = column
+        np.maximum(place, (p.ids == ids) * np.uint16(column), out=place)
     place[p.ids < 0] = 0
     if over is not None:
         place[~(p.ids[:, None, :] == over.T[None, :, :]).any(axis=1)] = 0

@@ -131,16 +131,23 @@ def columns(answer: TopK) -> Columns:
 
 def defects(cols: Columns) -> dict[str, BoolArray]:
     """For each problem that a row can have, which of the n rows have it."""
-    ordered = np.sort(cols.ids, axis=0)
     undefined, _ = odd_logprobs(cols)
     return {
         EMPTY: (cols.ids == ABSENT).all(axis=0),
         IMPOSSIBLE: (cols.ids == _NO_ID).any(axis=0),
-        DUPLICATE: ((ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)).any(axis=0),
+        DUPLICATE: _told_twice(cols.ids),
         POSITIVE: ((cols.logprobs > ROUNDING) & (cols.logprobs <= HUGE)).any(axis=0),
         OVERFULL: cols.probabilities.sum(axis=0) > 1 + ROUNDING,
         UNDEFINED: undefined > 0,
     }
+
+
+def _told_twice(ids: npt.NDArray[np.int32]) -> BoolArray:
+    # Comparing all columns with each other is far quicker than sorting, and mostly finds nothing.
+    if not any((ids[column + 1 :] == ids[column]).any() for column in range(len(ids) - 1)):
+        return np.zeros(ids.shape[1], dtype=np.bool_)
+    ordered = np.sort(ids, axis=0)
+    return np.asarray(((ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)).any(axis=0))
 
 
 def odd_logprobs(cols: Columns) -> tuple[IntArray, IntArray]:

@@ -170,6 +170,13 @@ def test_a_bad_row_leaves_its_neighbours_alone(cold: TopK) -> None:
     assert divergences(stack([cold, short]), stack([cold, short])).shared.tolist() == [3, 1]
 
 
+def test_rows_of_divergences_are_cut_from_every_field(cold: TopK) -> None:
+    many = divergences(stack([cold, cold, None]), stack([cold, None, cold]))
+    kept = many.rows(np.array([True, False, True]))
+    assert kept.jsd_lower.tolist() == pytest.approx([0.0, math.nan], nan_ok=True)
+    assert kept.shared.tolist() == [3, 0]
+
+
 def test_shapes_that_do_not_fit_raise(cold: TopK) -> None:
     one, two = stack([cold]), stack([cold, cold])
     with pytest.raises(ValueError, match="expected 1 rows"):
