@@ -199,11 +199,13 @@ def _measure_prompt(
 
 def _measure_group(work: Run, session: Session, record: ArmRecord, group: resend.Group) -> Iterator[Event]:
     plan = work.plan
+    # A baseline arm decides nothing: stopping there would leave the others unmeasured.
+    decides = any(arm.name == session.arm and not arm.baseline for arm in plan.arms)
     sends = resend.run_group(session, group, plan.resend, record.min_tail, plan.thresholds.near_tie)
     for what in sends:
         if isinstance(what, Corruption):
             yield what
-            if plan.fail_fast:
+            if plan.fail_fast and decides:
                 raise StoppedAtProofError
         else:
             yield Sent(what)
