@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fidelity.verdicts import FAIL, PASS
+from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS
 
 SUSPECT = "L=193 tail=1"
 
@@ -42,6 +42,21 @@ def test_two_arms_before_and_after(play: Any, fake_sglang: Any) -> None:
     assert baseline.verdict.exit_code == 0
 
 
+def test_fail_fast_does_not_stop_in_a_baseline_arm(play: Any, fake_sglang: Any) -> None:
+    words = ["!"]
+    fakes = {
+        "none": fake_sglang(fault="nan", info=SAYS, words=words),
+        "splitk": fake_sglang(fault="nan", info={**SAYS, "guard": ["splitk"]}, words=words),
+    }
+    played = play(fakes, {**guarded("none", "splitk", baseline="none"), "fail_fast": True})
+    assert (played.verdict.exit_code, played.manifest.status) == (10, "stopped at the first proof")
+    assert [one.role for one in played.records if one.arm == "splitk" and one.probe == "resend"] == [
+        "cold",
+        "cold2",
+        "hit",
+    ]
+
+
 def test_retreat_is_a_structural_gate(play: Any, fake_sglang: Any) -> None:
     fake = fake_sglang(fault="nan", min_tail=2, info={**SAYS, "guard": ["retreat"]})
     played = play(fake, guarded("retreat"))
@@ -51,6 +66,22 @@ def test_retreat_is_a_structural_gate(play: Any, fake_sglang: Any) -> None:
     )
     assert found["L=194 tail=2"].cached == {"192": 12}
     assert played.verdict.exit_code == 0
+
+
+def test_at_65_tokens_a_retreat_computes_afresh(play: Any, fake_sglang: Any) -> None:
+    fake = fake_sglang(fault="nan", min_tail=2, info={**SAYS, "guard": ["retreat"]})
+    played = play(fake, {**guarded("retreat"), "resend": {"lengths": [65, 66, 97]}})
+    found = played.cells()
+    assert found["L=65 tail=1"].reason.startswith("one-token path removed: tails 65; 0 corrupt prompts of 6")
+    assert found["L=66 tail=2"].cached == {"64": 12}
+    assert played.verdict.exit_code == 0
+
+
+def test_a_retreat_proves_nothing_where_nothing_hits(play: Any, fake_sglang: Any) -> None:
+    fake = fake_sglang(min_tail=2, caching=False, info={**SAYS, "guard": ["retreat"]})
+    played = play(fake, guarded("retreat"))
+    assert played.verdict.exit_code == 11
+    assert played.cells()[SUSPECT].state == INCONCLUSIVE
 
 
 def test_a_retreat_that_does_not_retreat_fails(play: Any, fake_sglang: Any) -> None:

@@ -109,6 +109,12 @@ def test_the_threads_table(hidden: int, total: int, topk: int, experts: int, row
     assert found == row
 
 
+def test_more_than_32_tokens_run_unsplit() -> None:
+    shape = {"hidden": 512, "intermediate": 128, "topk": 1, "experts": 64, "compute_units": 256, "tile": 256}
+    assert affected(32, **shape)
+    assert not affected(33, **shape)
+
+
 @pytest.mark.parametrize(("cu", "largest"), [(16, 1), (32, 2), (64, 4)])
 def test_the_embedded_engine_has_the_same_pattern(cu: int, largest: int) -> None:
     shape = {"hidden": 128, "intermediate": 64, "topk": 2, "experts": 8, "tile": 16}
