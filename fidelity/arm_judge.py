@@ -1,14 +1,24 @@
 """The verdict of each arm: its cells by rate, then by shift, then as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fidelity import shift_judge
 from fidelity.cell_judge import judge_floor, judge_hits
+from fidelity.comparison import (
+    Sends,
+    Tie,
+    compare_floor,
+    compare_hits,
+    tie_threshold,
+    with_near_tie,
+)
 from fidelity.evidence import Group, groups_of
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
+from fidelity.probes.cells import Cell
 from fidelity.shift_judge import Measured, Shift
 from fidelity.verdicts import (
     FAIL,
@@ -21,46 +31,75 @@ from fidelity.verdicts import (
 
 
 @dataclass(frozen=True)
+class CellEvidence:
+    """One cell's prompts, its hits and its cold floor held against cold, and how far they moved."""
+
+    cell: Cell
+    groups: Sequence[Group]
+    hits: Sends
+    floor: Sends
+    measured: Measured
+
+
+@dataclass(frozen=True)
 class ArmEvidence:
-    """One arm's observations, grouped, and each of its cells measured. `record` is None for an arm never
-    begun."""
+    """One arm's observations, and each of its cells. `record` is None for an arm never begun; `tie` is what
+    counts as a near-tie on this server."""
 
     arm: Arm
     record: ArmRecord | None
     observations: Sequence[Observation]
     groups: Sequence[Group]
-    measured: tuple[Measured, ...]
-
-    def of(self, cell: str) -> list[Group]:
-        """The groups of one cell, by its name."""
-        return [group for group in self.groups if group.cold.cell == cell]
+    cells: Sequence[CellEvidence]
+    tie: Tie
 
 
 def judge_arms(
-    plan: RunPlan, records: Mapping[str, ArmRecord], observations: Sequence[Observation]
+    plan: RunPlan, records: Mapping[str, ArmRecord], observations: Sequence[Observation], limits: Thresholds
 ) -> list[ArmVerdict]:
     """Every arm of the plan, in its order. The tests for a shift are corrected over all deciding arms
     together."""
-    evidence = [
-        _gather(arm, records.get(arm.name), [obs for obs in observations if obs.arm == arm.name])
-        for arm in plan.arms
-    ]
+    by_arm: dict[str, list[Observation]] = defaultdict(list)
+    for obs in observations:
+        by_arm[obs.arm].append(obs)
+    evidence = [_gather(arm, records.get(arm.name), by_arm[arm.name], limits) for arm in plan.arms]
     shifts: dict[tuple[str, str], Shift] = {}
     for baseline in (False, True):
-        family = {one.arm.name: one.measured for one in evidence if one.arm.baseline is baseline}
-        shifts |= shift_judge.find_shifts(family, plan.thresholds, plan.seed)
-    return [_judge_arm(one, shifts, plan.thresholds) for one in evidence]
+        family = {
+            one.arm.name: [cell.measured for cell in one.cells]
+            for one in evidence
+            if one.arm.baseline is baseline
+        }
+        shifts |= shift_judge.find_shifts(family, limits, plan.seed)
+    return [_judge_arm(one, shifts, limits) for one in evidence]
 
 
-def _gather(arm: Arm, record: ArmRecord | None, observations: Sequence[Observation]) -> ArmEvidence:
+def _gather(
+    arm: Arm, record: ArmRecord | None, observations: Sequence[Observation], limits: Thresholds
+) -> ArmEvidence:
     groups = groups_of(observations)
-    measured: tuple[Measured, ...] = ()
+    cells = []
     if record is not None:
-        measured = tuple(
-            shift_judge.measure(cell, [g for g in groups if g.cold.cell == cell.name], record.min_tail)
-            for cell in record.cells
-        )
-    return ArmEvidence(arm, record, observations, groups, measured)
+        by_cell: dict[str, list[Group]] = defaultdict(list)
+        for group in groups:
+            by_cell[group.cold.cell].append(group)
+        for cell in record.cells:
+            own = by_cell[cell.name]
+            hits = compare_hits(cell, own, limits.near_tie, record.min_tail)
+            floor = compare_floor(own, limits.near_tie)
+            cells.append(CellEvidence(cell, own, hits, floor, shift_judge.measure(cell, hits, floor)))
+    healthy = [cell.floor for cell in cells] + [cell.hits for cell in cells if cell.cell.kind == "control"]
+    tie = tie_threshold(healthy, limits.near_tie)
+    if tie.threshold > limits.near_tie:
+        cells = [
+            replace(
+                cell,
+                hits=with_near_tie(cell.hits, tie.threshold),
+                floor=with_near_tie(cell.floor, tie.threshold),
+            )
+            for cell in cells
+        ]
+    return ArmEvidence(arm, record, observations, groups, cells, tie)
 
 
 def _judge_arm(
@@ -82,7 +121,7 @@ def _judge_arm(
         reason=reason,
         server=f"{facts['engine']} {facts['version']}, {facts['model']}" if facts else "not reached",
         cells=cells,
-        warnings=tuple(record.warnings if record else ()),
+        warnings=(*(record.warnings if record else ()), *_unsorted(evidence)),
         replaced=tuple(record.replaced if record else ()),
         unsure=bool(record and record.unsure),
         cold_right=sum(right),
@@ -98,20 +137,26 @@ def _judge_cells(
 ) -> list[CellVerdict]:
     floors, hits = [], []
     arm = evidence.arm.name
-    for measured in evidence.measured:
-        cell, groups = measured.cell, evidence.of(measured.cell.name)
-        floors.append(judge_floor(arm, cell, groups, limits))
-        verdict = judge_hits(arm, cell, groups, limits, record.min_tail)
-        verdict = shift_judge.apply(verdict, measured, shifts.get((arm, cell.name)), limits)
+    for one in evidence.cells:
+        cell = one.cell
+        floors.append(judge_floor(arm, cell, one.floor, evidence.tie, limits))
+        verdict = judge_hits(arm, cell, one.hits, evidence.tie, limits, record.min_tail)
+        verdict = shift_judge.apply(verdict, one.measured, shifts.get((arm, cell.name)), limits)
         if cell.kind == "suspect":
             controls = [
-                evidence.of(other.name)
-                for other in record.cells
-                if other.kind == "control" and other.position == cell.position
+                other.groups
+                for other in evidence.cells
+                if other.cell.kind == "control" and other.cell.position == cell.position
             ]
-            verdict = shift_judge.neighbour_rule(verdict, groups, controls, limits)
+            verdict = shift_judge.neighbour_rule(verdict, one.groups, controls, limits)
         hits.append(verdict)
     return _require_a_control(hits, record.min_tail) + floors
+
+
+def _unsorted(evidence: ArmEvidence) -> Iterator[str]:
+    count = sum(cell.hits.unsorted + cell.floor.unsorted for cell in evidence.cells)
+    if count:
+        yield f"{count} answers list their top logprobs out of order: they were sorted here"
 
 
 def _require_a_control(hits: list[CellVerdict], min_tail: int) -> list[CellVerdict]:

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from fidelity.compare import Agreement, broken_rules, compare_first_token
-from fidelity.evidence import Group, Judged, missed, not_cold, top_row
+from fidelity.compare import Agreement
+from fidelity.comparison import Sends, Tie
+from fidelity.evidence import Judged
 from fidelity.observations import Answer
 from fidelity.plan import Thresholds
 from fidelity.probes.cells import Cell
-from fidelity.stats.divergence import divergences
+from fidelity.stats.divergence import Divergences as Found
 from fidelity.stats.rates import clopper_pearson, prompts_needed
-from fidelity.stats.topk import stack
+from fidelity.stats.topk import FloatArray
 from fidelity.verdicts import (
     FAIL,
     INCONCLUSIVE,
@@ -30,40 +31,27 @@ from fidelity.verdicts import (
 EXAMPLES = 3
 
 
-def judge_floor(arm: str, cell: Cell, groups: Sequence[Group], limits: Thresholds) -> CellVerdict:
+def judge_floor(arm: str, cell: Cell, sends: Sends, tie: Tie, limits: Thresholds) -> CellVerdict:
     """Cold against cold again: the run-to-run floor of this length. A broken cold answer counts here."""
-    judged = []
-    for group in groups:
-        rules = broken_rules(group.cold.answer, limits.near_tie)
+    broken = []
+    for group in sends.groups:
+        rules = group.cold_rules(tie.threshold)
         if rules:
-            judged.append(Judged(group, group.cold, Agreement("broken", math.inf, rules), None))
-        if group.cold2 is not None:
-            agreement = compare_first_token(group.cold.answer, group.cold2.answer, limits.near_tie)
-            judged.append(Judged(group, group.cold2, agreement, not_cold(group.cold2)))
+            broken.append(Judged(group, group.cold, Agreement("broken", math.inf, rules), None))
     floor = Cell(f"L={cell.length} cold", "floor", cell.length, cell.length, "cold against cold again")
-    return _verdict(arm, floor, groups, judged, limits)
+    return _verdict(arm, floor, sends, tie, limits, broken)
 
 
 def judge_hits(
-    arm: str, cell: Cell, groups: Sequence[Group], limits: Thresholds, min_tail: int = 1
+    arm: str, cell: Cell, sends: Sends, tie: Tie, limits: Thresholds, min_tail: int = 1
 ) -> CellVerdict:
     """Hits against their cold answers. A guard that leaves no tail this short makes it a structural gate:
     every re-send must recompute at least `min_tail` tokens and answer as the cold one does."""
-    structural = min_tail > cell.tail
-    judged = [
-        Judged(
-            group,
-            hit,
-            compare_first_token(group.cold.answer, hit.answer, limits.near_tie),
-            missed(group, hit, cell, structural=structural),
-        )
-        for group in groups
-        for hit in group.hits
-    ]
-    verdict = _verdict(arm, cell, groups, judged, limits)
-    if not structural:
+    verdict = _verdict(arm, cell, sends, tie, limits)
+    if min_tail <= cell.tail:
         return verdict
-    short = sum(1 for one in judged if one.send.tail_seen is not None and one.send.tail_seen < min_tail)
+    seen = [one.send.tail_seen for one in sends.judged]
+    short = sum(tail is not None and tail < min_tail for tail in seen)
     if short:
         reason = f"the guard leaves no tail under {min_tail}, yet {short} re-sends recomputed less"
         return replace(verdict, state=FAIL, reason=reason)
@@ -74,11 +62,12 @@ def judge_hits(
 
 
 def _verdict(
-    arm: str, cell: Cell, groups: Sequence[Group], judged: Sequence[Judged], limits: Thresholds
+    arm: str, cell: Cell, sends: Sends, tie: Tie, limits: Thresholds, broken: Sequence[Judged] = ()
 ) -> CellVerdict:
-    # A failed request starts a group again; corruption seen before it stays seen.
-    judged = [one for one in judged if one.group.last or one.agreement.corrupt]
-    prompts = sum(group.last for group in groups)
+    """`broken` are cold sends to count among the judged ones."""
+    counted = sends.counted
+    judged = [one for one, counts in zip(sends.judged, counted, strict=True) if counts] + list(broken)
+    prompts = sum(group.last for group in sends.groups)
     corrupt = {one.group.prompt for one in judged if one.agreement.corrupt}
     exercised = {
         one.group.prompt for one in judged if one.missed is None and one.agreement.kind != "unreadable"
@@ -89,7 +78,7 @@ def _verdict(
     if unreadable:
         misses["no readable answer to compare"] += unreadable
     rules = Counter(rule.split(":")[0].split(" (")[0] for one in judged for rule in one.agreement.rules)
-    lower, upper = _rate_limits(len(corrupt), len(exercised), limits.confidence)
+    lower, upper = clopper_pearson(len(corrupt), len(exercised), limits.confidence)
     figures = _figures(len(corrupt), len(exercised), lower, upper, limits) if exercised else ()
     state, reason = _decide(len(corrupt), len(exercised), prompts, rules, misses, lower, upper, limits)
     faces: Counter[str] = Counter()
@@ -114,22 +103,16 @@ def _verdict(
         agreement=dict(Counter(one.agreement.kind for one in judged)),
         rate_lower=lower,
         rate_upper=upper,
-        divergences=_divergences(judged),
+        divergences=_divergences(sends.found.rows(counted)),
         tails=_counts(send.tail_seen for send in seen),
         cached=_counts(send.answer.cached_tokens for send in seen),
         rules=dict(rules),
         faces=dict(faces),
         values=sum(one.send.answer.values for one in judged),
         missed=dict(misses),
-        figures=figures,
+        figures=(*figures, *_regret(judged, tie)),
         examples=tuple(_examples(judged)),
     )
-
-
-def _rate_limits(corrupt: int, exercised: int, confidence: float) -> tuple[float, float]:
-    if not exercised:
-        return 0.0, 1.0
-    return clopper_pearson(corrupt, exercised, confidence)
 
 
 def _figures(
@@ -141,6 +124,16 @@ def _figures(
         Figure(f"{name}: lower limit", lower, "<=", limits.max_rate, source, lower <= limits.max_rate),
         Figure(f"{name}: upper limit", upper, "<=", limits.max_rate, source, upper <= limits.max_rate),
     )
+
+
+def _regret(judged: Sequence[Judged], tie: Tie) -> Iterator[Figure]:
+    flips = [one.agreement.regret for one in judged if one.agreement.kind in ("near-tie", "hard flip")]
+    if flips:
+        worst = max(flips)
+        holds = worst <= tie.threshold
+        yield Figure(
+            "largest regret of a flipped first token, nats", worst, "<=", tie.threshold, tie.source, holds
+        )
 
 
 def _decide(
@@ -183,25 +176,19 @@ def _percent(rate: float) -> str:
     return f"{math.ceil(rate * 1000) / 10:g} %"
 
 
-def _divergences(judged: Sequence[Judged]) -> Divergences | None:
-    pairs = [one for one in judged if one.send is not one.group.cold]
-    if not pairs:
+def _divergences(found: Found) -> Divergences | None:
+    if not len(found.kl_lower):
         return None
-    result = divergences(
-        stack([top_row(one.group.cold) for one in pairs]),
-        stack([top_row(one.send) for one in pairs]),
-        q_asked=stack([top_row(one.send, asked=True) for one in pairs]),
-    )
     return Divergences(
-        kl_lower=_spread(result.kl_lower),
-        jsd_lower=_spread(result.jsd_lower),
-        jsd_upper=_spread(result.jsd_upper),
-        p_covered=float(np.median(result.p_covered)),
-        q_covered=float(np.median(result.q_covered)),
+        kl_lower=_spread(found.kl_lower),
+        jsd_lower=_spread(found.jsd_lower),
+        jsd_upper=_spread(found.jsd_upper),
+        p_covered=float(np.median(found.p_covered)),
+        q_covered=float(np.median(found.q_covered)),
     )
 
 
-def _spread(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Spread:
+def _spread(values: FloatArray) -> Spread:
     worst = np.where(np.isfinite(values), values, np.inf)
     middle, high = np.quantile(worst, [0.5, 0.95], method="higher")
     return Spread(

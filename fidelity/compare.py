@@ -7,7 +7,8 @@ The absolute rules and the agreement classes follow public fault reports; docs/s
 import math
 from dataclasses import dataclass
 
-from fidelity.observations import Answer, Row
+from fidelity.observations import Answer
+from fidelity.stats.topk import ROUNDING
 
 NEAR_TIE = 0.125
 """nats: one bf16 step of a logit in [16, 32); a flip within it is a near-tie, not corruption."""
@@ -33,24 +34,32 @@ class Agreement:
         return self.kind in ("hard flip", "off-list", "broken")
 
 
+SAME = Agreement("same", 0.0)
+
+
 def broken_rules(answer: Answer, near_tie: float = NEAR_TIE) -> tuple[str, ...]:
     """Absolute rules that this answer breaks by itself, worst first; empty when none.
 
     Applies to an answer asked for at temperature 0 with logprobs.
     """
     found = []
-    nan = {face: answer.faces[face] for face in NAN_FACES if answer.faces.get(face)}
+    nan = {face: answer.faces[face] for face in NAN_FACES if answer.faces.get(face)} if answer.faces else {}
     if nan:
         found.append("NaN: " + ", ".join(f"{count} {face}" for face, count in nan.items()))
-    if any(not math.isfinite(lp) or lp <= -9999 for lp in answer.logprobs) and not nan:
+    if not nan and any(not math.isfinite(lp) or lp <= -9999 for lp in answer.logprobs):
         found.append("the emitted token's logprob is not a number")
-    if any(_is_flat(row) for row in answer.top):
+    rows = [[value for _, value in row] for row in answer.top]
+    if any(_is_flat(values) for values in rows):
         found.append("flat row")
-    run = longest_run(answer.output_ids)
+    run = longest_run(answer.output_ids) if len(answer.output_ids) >= RUN_LENGTH else 0
     if run >= RUN_LENGTH:
         found.append(f"run of one id ({run})")
     if not nan:
-        found += _impossible(answer, near_tie)
+        emitted = answer.logprobs[: len(answer.output_ids)]
+        for position, values in enumerate(rows):
+            rule = _impossible(values, emitted[position] if position < len(emitted) else None, near_tie)
+            if rule:
+                found.append(rule.format(position=position))
     return tuple(found)
 
 
@@ -65,29 +74,35 @@ def longest_run(ids: list[int]) -> int:
     return best
 
 
-def compare_first_token(cold: Answer, other: Answer, near_tie: float = NEAR_TIE) -> Agreement:
+def compare_first_token(
+    cold: Answer, other: Answer, near_tie: float = NEAR_TIE, cold_rules: tuple[str, ...] | None = None
+) -> Agreement:
     """Agreement class of `other`'s first token against `cold`'s distribution.
 
     Reference regret d = ln P(top1) - ln P(y) with P the cold distribution and y the other's token; y outside
     the cold top-k is off-list with d >= ln P(top1) - ln P(k-th) (the tail is censored), and a near-tie never.
     A broken rule of `other` comes before any comparison; a cold answer that is broken or empty leaves
-    nothing to compare with: *unreadable*.
+    nothing to compare with: *unreadable*. `cold_rules` are those that the cold one breaks, where known.
     """
     rules = broken_rules(other, near_tie)
     if rules:
         return Agreement("broken", math.inf, rules)
-    if not (_readable(cold) and _readable(other)) or broken_rules(cold, near_tie):
+    if not (_readable(cold) and _readable(other)):
         return Agreement("unreadable", math.nan)
-    row = sorted(cold.top[0], key=lambda pair: -pair[1])
+    if broken_rules(cold, near_tie) if cold_rules is None else cold_rules:
+        return Agreement("unreadable", math.nan)
     token = other.output_ids[0]
-    top_id, top_logprob = row[0]
-    if token in (cold.output_ids[0], top_id):
-        return Agreement("same", 0.0)
+    if token == cold.output_ids[0]:
+        return SAME
+    row = cold.top[0]
+    top_id, top_logprob = max(row, key=_logprob)
+    if token == top_id:
+        return SAME
     known = dict(row)
     if token in known:
         regret = top_logprob - known[token]
         return Agreement("hard flip" if not regret <= near_tie else "near-tie", regret)
-    return Agreement("off-list", top_logprob - row[-1][1])
+    return Agreement("off-list", top_logprob - min(row, key=_logprob)[1])
 
 
 def top_probability(answer: Answer) -> float:
@@ -104,26 +119,23 @@ def _readable(answer: Answer) -> bool:
     return bool(answer.output_ids and answer.top and answer.top[0])
 
 
-def _is_flat(row: Row) -> bool:
-    values = [value for _, value in row]
-    if len(values) < FLAT_ENTRIES or not all(math.isfinite(value) for value in values):
+def _logprob(pair: tuple[int, float]) -> float:
+    return pair[1]
+
+
+def _is_flat(values: list[float]) -> bool:
+    if len(values) < FLAT_ENTRIES or not math.isfinite(sum(values)):
         return False
     return max(values) - min(values) <= FLAT_SPREAD
 
 
-def _impossible(answer: Answer, near_tie: float) -> list[str]:
-    found = []
-    for position, row in enumerate(answer.top):
-        values = [value for _, value in row]
-        if not all(math.isfinite(value) for value in values):
-            continue
-        if (
-            any(value > 1e-3 for value in values)
-            or math.fsum(math.exp(min(v, 1.0)) for v in values) > 1 + 1e-3
-        ):
-            found.append(f"probabilities above 1 at output token {position}")
-        elif position < len(answer.output_ids) and position < len(answer.logprobs) and values:
-            below = max(values) - answer.logprobs[position]
-            if not below <= near_tie:
-                found.append(f"output token {position} is {below:.2f} nat below the top one at temperature 0")
-    return found
+def _impossible(values: list[float], emitted: float | None, near_tie: float) -> str | None:
+    """What a row and its emitted token's logprob cannot be; None when nothing, or when not all are finite."""
+    if not values or not math.isfinite(sum(values)):
+        return None
+    top = max(values)
+    if top > ROUNDING or sum(map(math.exp, values)) > 1 + ROUNDING:
+        return "probabilities above 1 at output token {position}"
+    if emitted is not None and not top - emitted <= near_tie:
+        return f"output token {{position}} is {top - emitted:.2f} nat below the top one at temperature 0"
+    return None

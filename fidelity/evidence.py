@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fidelity.compare import Agreement
+from fidelity.compare import Agreement, broken_rules
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
-from fidelity.stats.topk import TopK
 
 
 @dataclass
@@ -21,6 +20,13 @@ class Group:
     show_cold: Observation | None = None
     show_hit: Observation | None = None
     last: bool = True
+    _cold_rules: tuple[float, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+
+    def cold_rules(self, near_tie: float) -> tuple[str, ...]:
+        """The absolute rules that the cold answer breaks by itself, found once."""
+        if self._cold_rules is None or self._cold_rules[0] != near_tie:
+            self._cold_rules = (near_tie, broken_rules(self.cold.answer, near_tie))
+        return self._cold_rules[1]
 
     @property
     def begins_right(self) -> bool:
@@ -80,14 +86,6 @@ def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> s
         return None
     no_hit = "" if hit.answer.cached_tokens else "no hit: "
     return f"{no_hit}cached_tokens {hit.answer.cached_tokens} instead of {wanted}"
-
-
-def top_row(send: Observation, *, asked: bool = False) -> TopK | None:
-    """The first token's top-k of a send, or the logprobs it was asked for; None where there are none."""
-    rows = send.answer.asked if asked else send.answer.top
-    if not rows:
-        return None
-    return TopK.of([token for token, _ in rows[0]], [value for _, value in rows[0]])
 
 
 def not_cold(send: Observation) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fidelity import errors
 from fidelity.arm_judge import judge_arms
 from fidelity.manifest import Manifest
+from fidelity.memory import no_collection
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
 from fidelity.verdicts import (
@@ -29,7 +30,8 @@ _WORST_FIRST = (FAIL, COULD_NOT_RUN, INCONCLUSIVE, PASS)
 def judge(manifest: Manifest, observations: Sequence[Observation]) -> RunVerdict:
     """The run is the worst of its deciding arms; a run that did not end by itself is never a pass."""
     plan = manifest.plan
-    arms = judge_arms(plan, manifest.arms, observations)
+    with no_collection():
+        arms = judge_arms(plan, manifest.arms, observations, plan.thresholds)
     deciding = [arm for arm in arms if not arm.baseline]
     worst = min(deciding, key=lambda arm: _WORST_FIRST.index(arm.state))
     state, reason = worst.state, f"arm {worst.name}: {worst.reason}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fidelity.errors import ResultsError
+from fidelity.memory import no_collection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +145,8 @@ def read(path: Path) -> list[Observation]:
 
     Raises ResultsError naming the line.
     """
-    return list(_lines(path))
+    with no_collection():
+        return list(_lines(path))
 
 
 def cut_torn_line(path: Path) -> None:

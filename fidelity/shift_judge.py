@@ -10,18 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fidelity.evidence import Group, missed, not_cold, top_row
-from fidelity.observations import Observation
+from fidelity.comparison import Sends
+from fidelity.evidence import Group, not_cold
 from fidelity.plan import Thresholds
 from fidelity.probes.cells import Cell
 from fidelity.stats.cells import ShiftEvidence, censoring_slack, elevated, prompt_means, shift_evidence
-from fidelity.stats.divergence import Divergences, divergences
 from fidelity.stats.equivalence import holm
 from fidelity.stats.rates import clopper_pearson
-from fidelity.stats.topk import stack
+from fidelity.stats.topk import BoolArray
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Figure
-
-Pair = tuple[Group, Observation]
 
 
 @dataclass(frozen=True)
@@ -44,26 +41,14 @@ class Shift:
     adjusted: float
 
 
-def measure(cell: Cell, groups: Sequence[Group], min_tail: int) -> Measured:
+def measure(cell: Cell, hits: Sends, floor: Sends) -> Measured:
     """The JSD of a cell's proven hits, and of its cold floor, prompt by prompt."""
-    structural = min_tail > cell.tail
-    hits = [
-        (group, hit)
-        for group in groups
-        for hit in group.hits
-        if group.last and missed(group, hit, cell, structural=structural) is None
-    ]
-    floor = [
-        (group, group.cold2)
-        for group in groups
-        if group.last and group.cold2 is not None and not_cold(group.cold2) is None
-    ]
-    found = _divergences(hits)
+    proven = _proven(hits)
     return Measured(
         cell=cell,
-        hits=_by_prompt(hits, found),
-        floor=_by_prompt(floor, _divergences(floor)),
-        slack=censoring_slack(found) if hits else 0.0,
+        hits=_by_prompt(hits, proven),
+        floor=_by_prompt(floor, _proven(floor)),
+        slack=censoring_slack(hits.found.rows(proven)) if proven.any() else 0.0,
     )
 
 
@@ -226,19 +211,21 @@ def _control_of(suspect: Measured, cells: Sequence[Measured]) -> Measured | None
     return min(same, key=lambda cell: cell.cell.tail, default=None)
 
 
-def _divergences(pairs: Sequence[Pair]) -> Divergences:
-    return divergences(
-        stack([top_row(group.cold) for group, _ in pairs]),
-        stack([top_row(send) for _, send in pairs]),
-        q_asked=stack([top_row(send, asked=True) for _, send in pairs]),
+def _proven(sends: Sends) -> BoolArray:
+    return np.array(
+        [
+            one.group.last and one.missed is None and one.agreement.kind != "unreadable"
+            for one in sends.judged
+        ],
+        dtype=bool,
     )
 
 
-def _by_prompt(pairs: Sequence[Pair], found: Divergences) -> dict[str, float]:
-    if not pairs:
+def _by_prompt(sends: Sends, proven: BoolArray) -> dict[str, float]:
+    prompts = [one.group.prompt for one, counts in zip(sends.judged, proven, strict=True) if counts]
+    index = {name: number for number, name in enumerate(dict.fromkeys(prompts))}
+    if not index:
         return {}
-    names = sorted({group.prompt for group, _ in pairs})
-    index = {name: number for number, name in enumerate(names)}
-    prompts = np.array([index[group.prompt] for group, _ in pairs])
-    distinct, means = prompt_means(prompts, found.jsd_lower)
-    return {names[number]: float(mean) for number, mean in zip(distinct, means, strict=True)}
+    numbers = np.array([index[name] for name in prompts])
+    _, means = prompt_means(numbers, sends.found.jsd_lower[proven])
+    return dict(zip(index, means.tolist(), strict=True))

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from fidelity.cell_judge import judge_floor, judge_hits
+from fidelity.comparison import Tie, compare_floor, compare_hits
 from fidelity.evidence import Group
 from fidelity.observations import Observation
 from fidelity.plan import Thresholds
@@ -48,7 +49,14 @@ def groups(observation: Any) -> Made:
 
 
 def judged(groups: list[Group], limits: Thresholds = LIMITS, min_tail: int = 1) -> CellVerdict:
-    return judge_hits("none", CELL, groups, limits, min_tail)
+    tie = Tie(limits.near_tie, "thresholds.near_tie")
+    sends = compare_hits(CELL, groups, tie.threshold, min_tail)
+    return judge_hits("none", CELL, sends, tie, limits, min_tail)
+
+
+def judged_floor(groups: list[Group]) -> CellVerdict:
+    tie = Tie(LIMITS.near_tie, "thresholds.near_tie")
+    return judge_floor("none", CELL, compare_floor(groups, tie.threshold), tie, LIMITS)
 
 
 def test_0_of_30_passes(groups: Made) -> None:
@@ -115,6 +123,7 @@ def test_a_nan_on_a_send_that_missed_its_path_fails_too(groups: Made) -> None:
     assert judged(groups(30, {0: [http, {}]})).state == FAIL
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 60), corrupt=st.integers(0, 60), rate=st.sampled_from([0.01, 0.1, 0.4]))
 def test_states_are_the_exact_limits(count: int, corrupt: int, rate: float, groups: Made) -> None:
     """Fail only when the lower limit is over the rate, pass only when the upper one is not."""
@@ -221,14 +230,15 @@ def test_retreat_with_a_wrong_answer_or_another_tail_is_no_pass(groups: Made) ->
 
 def test_the_floor_compares_cold_with_cold(groups: Made) -> None:
     made = groups(30, {0: [NAN, NAN]})
-    verdict = judge_floor("none", CELL, made, LIMITS)
+    verdict = judged_floor(made)
     assert (verdict.name, verdict.kind, verdict.state) == ("L=193 cold", "floor", PASS)
     assert verdict.tail is None
     assert verdict.sends == 30
     assert verdict.divergences is not None
     assert verdict.divergences.jsd_upper.n == 30
+    made = groups(30)
     made[0].cold.answer.faces = {"nan": 1}
-    broken = judge_floor("none", CELL, made, LIMITS)
+    broken = judged_floor(made)
     assert broken.state == FAIL
     assert broken.rules == {"NaN": 1}
 
@@ -238,7 +248,7 @@ def test_a_cold_repeat_from_the_cache_is_no_floor(groups: Made) -> None:
     for group in made:
         assert group.cold2 is not None
         group.cold2.answer.cached_tokens = 128
-    verdict = judge_floor("none", CELL, made, LIMITS)
+    verdict = judged_floor(made)
     assert verdict.state == NOT_EXERCISED
     assert verdict.reason == "the cold send was served from the cache (30 sends)"
 
