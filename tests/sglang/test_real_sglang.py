@@ -164,6 +164,10 @@ class TestRandomWeights:
         assert_all_finite(run.records)
         cell = run.cell(tail=1)
         assert (cell["state"], cell["exercised"]) == ("fail", PROMPTS)
-        assert cell["corrupt"] >= PROMPTS - 1
+        # what is added changes every answer, and now and then leaves the favourite where it was
+        assert cell["corrupt"] >= 0.8 * PROMPTS
+        assert cell["divergences"]["kl_lower"]["median"] > 1
         for tail in (2, 33):
-            assert run.cell(tail=tail)["corrupt"] == 0
+            control = run.cell(tail=tail)
+            assert (control["corrupt"], control["exercised"]) == (0, PROMPTS)
+            assert control["divergences"]["kl_lower"]["maximum"] < 1e-3
