@@ -71,7 +71,8 @@ def judge_arms(
             if one.arm.baseline is baseline
         }
         shifts |= shift_judge.find_shifts(family, limits, plan.seed)
-    return [_judge_arm(one, shifts, limits) for one in evidence]
+    unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
+    return [_judge_arm(one, shifts, limits, unsure_alone=unsure_alone) for one in evidence]
 
 
 def _gather(
@@ -103,11 +104,16 @@ def _gather(
 
 
 def _judge_arm(
-    evidence: ArmEvidence, shifts: Mapping[tuple[str, str], Shift], limits: Thresholds
+    evidence: ArmEvidence,
+    shifts: Mapping[tuple[str, str], Shift],
+    limits: Thresholds,
+    *,
+    unsure_alone: bool,
 ) -> ArmVerdict:
-    """Fail when any cell fails; pass when every cell passes; else inconclusive."""
+    """Fail when any cell fails; pass when every cell passes; else inconclusive. `unsure_alone`: others may
+    use the server."""
     arm, record = evidence.arm, evidence.record
-    cells = tuple(_judge_cells(evidence, record, shifts, limits)) if record else ()
+    cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone)) if record else ()
     state, reason = _arm_state(cells)
     if record and record.unsure:
         reason += "; unsure model: too few prompts had a clear answer"
@@ -133,7 +139,11 @@ def _judge_arm(
 
 
 def _judge_cells(
-    evidence: ArmEvidence, record: ArmRecord, shifts: Mapping[tuple[str, str], Shift], limits: Thresholds
+    evidence: ArmEvidence,
+    record: ArmRecord,
+    shifts: Mapping[tuple[str, str], Shift],
+    limits: Thresholds,
+    unsure_alone: bool,
 ) -> list[CellVerdict]:
     floors, hits = [], []
     arm = evidence.arm.name
@@ -149,6 +159,8 @@ def _judge_cells(
                 if other.cell.kind == "control" and other.cell.position == cell.position
             ]
             verdict = shift_judge.neighbour_rule(verdict, one.groups, controls, limits)
+            if unsure_alone:
+                verdict = _require_solitude(verdict, one.hits)
         hits.append(verdict)
     return _require_a_control(hits, record.min_tail) + floors
 
@@ -157,6 +169,18 @@ def _unsorted(evidence: ArmEvidence) -> Iterator[str]:
     count = sum(cell.hits.unsorted + cell.floor.unsorted for cell in evidence.cells)
     if count:
         yield f"{count} answers list their top logprobs out of order: they were sorted here"
+
+
+def _require_solitude(verdict: CellVerdict, hits: Sends) -> CellVerdict:
+    """On a server that others may use, a pass needs the server's word that each hit was alone."""
+    silent = sum(one.missed is None and one.send.alone is None for one in hits.judged)
+    if verdict.state != PASS or not silent:
+        return verdict
+    reason = (
+        f"nothing shows that {silent} of {len(hits.judged)} re-sends were alone on the server, and company "
+        "hides a fault at one token (--assume-idle takes it for granted)"
+    )
+    return replace(verdict, state=INCONCLUSIVE, reason=reason)
 
 
 def _require_a_control(hits: list[CellVerdict], min_tail: int) -> list[CellVerdict]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fidelity import __version__
+from fidelity.cli_check import check
 from fidelity.cli_options import (
     ConfigOption,
     ControlOption,
@@ -128,46 +129,7 @@ def run(
     raise typer.Exit(commands.run(model, url, guard, config, output, resume, shared, target))
 
 
-@app.command()
-def check(
-    url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running sglang server.")],
-    config: ConfigOption = None,
-    output: OutputOption = None,
-    prompts: CountOption = None,
-    hits: HitsOption = None,
-    position: PositionOption = None,
-    tail: TailOption = None,
-    control: ControlOption = None,
-    length: LengthOption = None,
-    family: FamilyOption = None,
-    prompt_folder: FolderOption = None,
-    tokenizer: TokenizerOption = None,
-    thinking: ThinkingOption = None,
-    seed: SeedOption = None,
-    max_minutes: MinutesOption = None,
-    fail_fast: FailFastOption = None,
-    max_rate: RateOption = None,
-) -> None:
-    """Check a running server over HTTP, one request in flight, nothing flushed."""
-    from fidelity import commands
-
-    flags = commands.flags(
-        prompts=prompts,
-        hits=hits,
-        position=position,
-        tail=tail,
-        control=control,
-        length=length,
-        family=family,
-        prompt_folder=prompt_folder,
-        tokenizer=tokenizer,
-        thinking=thinking,
-        seed=seed,
-        max_minutes=max_minutes,
-        fail_fast=fail_fast,
-        max_rate=max_rate,
-    )
-    raise typer.Exit(commands.run(None, url, None, config, output, None, flags, {}))
+app.command()(check)
 
 
 @app.command()
@@ -238,6 +200,26 @@ def serve(
         "page-size": page_size or (1 if strategy == "no_buffer" else 64),
     }
     raise typer.Exit(commands.serve(options, export))
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        str, typer.Option("--model", help="The model to look for: a preset, a hub id or a folder.")
+    ] = "Qwen3.6-35B-A3B-FP8",
+    python: Annotated[
+        str | None, typer.Option("--python", help="Interpreter of the environment that has sglang.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Look for sglang and aiter in this container image.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 30000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what this machine can run, and what to do about what is missing. Changes nothing."""
+    from fidelity import commands
+
+    raise typer.Exit(commands.doctor(model, python, image, port, as_json))
 
 
 def _version(wanted: bool) -> None:

@@ -1,9 +1,11 @@
 """What each command does, from parsed flags to an exit code."""
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,14 @@ def print_command(
     plan = _plan(model, url, guards, config, shared, target)
     for arm in plan.arms:
         sys.stdout.write(f"# arm {arm.name}\n{command_for(plan.target, arm)}\n")
+    return 0
+
+
+def dry_run(url: str, config: str | None, shared: dict[str, Any], target: dict[str, Any]) -> int:
+    """`fidelity check --dry-run`. Raises FidelityError."""
+    from fidelity.dry_run import dry_run as say
+
+    say(_plan(None, url, None, config, shared, target), Console(highlight=False))
     return 0
 
 
@@ -156,6 +166,24 @@ def serve(options: dict[str, Any], export: Path | None) -> int:
         return 0
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return os.execv(sys.executable, [sys.executable, "-P", "-m", "fidelity.refserver", *words])
+
+
+def doctor(model: str, python: str | None, image: str | None, port: int, as_json: bool) -> int:
+    """`fidelity doctor`: one line for each thing looked for, once it is known; 0 whatever is missing."""
+    from fidelity.doctor import examine
+
+    findings = examine(model, python, image, port)
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    styles = {"ok": "green", "missing": "red", "note": "yellow"}
+    for finding in findings:
+        console.print(f"{finding.state:8}", style=styles[finding.state], end="")
+        console.print(f"{finding.name}: {finding.says}", markup=False)
+        if finding.remedy:
+            console.print(f"{'':8}  {finding.remedy}", markup=False, style="dim")
+    return 0
 
 
 def complain(error: FidelityError) -> int:

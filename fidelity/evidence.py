@@ -83,9 +83,22 @@ def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> s
         return f"prompt_tokens {hit.answer.prompt_tokens} instead of {hit.length}"
     wanted = hit.expected_cached if structural else cell.position
     if hit.answer.cached_tokens == wanted:
-        return None
+        return _contradicted(group, hit, cell)
     no_hit = "" if hit.answer.cached_tokens else "no hit: "
     return f"{no_hit}cached_tokens {hit.answer.cached_tokens} instead of {wanted}"
+
+
+def _contradicted(group: Group, hit: Observation, cell: Cell) -> str | None:
+    """What speaks against a hit whose own count is right: another rank, company, the load figures."""
+    rank, cold_rank = hit.answer.dp_rank, group.cold.answer.dp_rank
+    if rank != cold_rank:
+        return f"DP rank {rank} answered, and rank {cold_rank} the cold send"
+    if hit.alone is False:
+        # A larger batch is what a path control is for; a suspect must be alone.
+        return "other requests ran at the same time" if cell.kind == "suspect" else None
+    if hit.alone and hit.computed is not None and hit.computed != hit.answer.computed:
+        return f"the server's load figures count {hit.computed} tokens computed, not {hit.answer.computed}"
+    return None
 
 
 def not_cold(send: Observation) -> str | None:

@@ -33,8 +33,8 @@ class ArmRecord:
 
 @dataclass
 class Manifest:
-    """`status`: running, complete, stopped at the first proof, interrupted, out of time, or failed. `starts`:
-    how often the run was begun or resumed."""
+    """`status`: running, complete, stopped at the first proof, interrupted, out of time, out of requests,
+    or failed. `starts`: how often the run was begun or resumed."""
 
     run_id: str
     started: str

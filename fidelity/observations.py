@@ -52,6 +52,13 @@ class Answer:
         """Nothing came that could be judged; a NaN that came as an HTTP error can be."""
         return self.error is not None and not self.faces
 
+    @property
+    def computed(self) -> int | None:
+        """Prompt tokens that were not served from the cache, by the answer's counts; None without them."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return self.prompt_tokens - self.cached_tokens
+
 
 @dataclass(slots=True, kw_only=True)
 class Observation:
@@ -61,6 +68,9 @@ class Observation:
     probe; `kind` is suspect or control. `group` is one (prompt, length) in one attempt: a failed request ends
     it and the group starts again in a new namespace. `send` counts the sends of one namespace from 1.
     `expected_cached` is the prediction that makes a hit evidence; None where nothing is predicted.
+
+    By the server's load figures, `alone`: nothing else ran at the time, None where it does not say;
+    `computed`: prompt tokens that were computed.
     """
 
     order: int
@@ -82,13 +92,13 @@ class Observation:
     expected_text: str = ""
     input_ids: list[int] = field(default_factory=list)
     max_new_tokens: int = 1
+    alone: bool | None = None
+    computed: int | None = None
 
     @property
     def tail_seen(self) -> int | None:
         """Tokens recomputed, by the server's own counts; None where it did not say."""
-        if self.answer.prompt_tokens is None or self.answer.cached_tokens is None:
-            return None
-        return self.answer.prompt_tokens - self.answer.cached_tokens
+        return self.answer.computed
 
     @property
     def reached(self) -> bool:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fidelity.errors import PlanError, did_you_mean
 from fidelity.guards.registry import guard
 from fidelity.paths import data_dir
+from fidelity.servers.address import check_url
 
 Fault = Literal["none", "split-k", "split-k-nan", "split-k-extend"]
 Strategy = Literal["extra_buffer", "no_buffer"]
@@ -45,6 +46,18 @@ class Target(Section):
     runtime: Literal["docker", "podman", "nerdctl"] | None = None
     flags: tuple[str, ...] = ()
     """Flags of the user's own for the sglang server."""
+    header_file: Path | None = None
+    """Lines `Name: value` sent with every request to an attached server, read from there each time."""
+    ca_file: Path | None = None
+    """Certificate authorities (PEM) to trust for an attached server, in place of this machine's."""
+    served_model: str | None = None
+    """The name under which an attached server must serve its model."""
+    rate: float | None = Field(None, gt=0)
+    """Requests of any kind that an attached server may get, per second."""
+    allow_load: bool = False
+    """May an attached server get more than one request at once, to warm it up?"""
+    assume_idle: bool = False
+    """Take for granted that nobody else uses an attached server, where it does not say."""
 
 
 class Arm(Section):
@@ -119,6 +132,8 @@ class RunPlan(Section):
     thresholds: Thresholds = Thresholds()
     seed: int = 0
     max_minutes: float | None = Field(None, gt=0)
+    max_requests: int | None = Field(None, ge=1)
+    """Requests to /generate in one start of the run; then it ends as partial."""
     fail_fast: bool = False
 
     @model_validator(mode="after")
@@ -128,6 +143,11 @@ class RunPlan(Section):
             raise ValueError("arms need at least one entry, each with its own name")
         if self.target.kind == "attach" and not self.target.url:
             raise ValueError("target.url is needed to attach to a running server")
+        if self.target.kind == "attach":
+            try:
+                check_url(self.target.url or "")
+            except PlanError as exc:
+                raise ValueError(exc.message) from exc
         if self.target.kind == "container" and not self.target.image:
             raise ValueError("target.image is needed to start a container")
         if self.target.kind == "attach" and (len(self.arms) > 1 or self.arms[0].guard != "none"):

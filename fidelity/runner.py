@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
+from fidelity import forecast, preflight
 from fidelity.engines import sglang
-from fidelity.engines.facts import ServerFacts
-from fidelity.errors import FidelityError, NotWhatWasAskedError
+from fidelity.errors import FidelityError
 from fidelity.events import (
     ArmDone,
     Corruption,
@@ -29,7 +30,13 @@ from fidelity.observations import Observation, Recorder, cut_torn_line, read
 from fidelity.plan import Arm, RunPlan
 from fidelity.probes import resend, warmup
 from fidelity.probes.cells import Cell, choose_cells, plan_hit
-from fidelity.probes.session import FailedRequestError, OutOfTimeError, Session
+from fidelity.probes.session import (
+    Budget,
+    FailedRequestError,
+    OutOfRequestsError,
+    OutOfTimeError,
+    Session,
+)
 from fidelity.prompting import PromptSource, open_prompts, shuffled_cells
 from fidelity.servers.choose import server_for
 from fidelity.servers.process import wait_until_ready
@@ -51,6 +58,7 @@ class Run:
     recorder: Recorder
     next_order: Callable[[], int]
     deadline: float | None
+    budget: Budget
     earlier: list[Observation] = field(default_factory=list)
     prompts: PromptSource | None = None
 
@@ -79,6 +87,7 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
         recorder=recorder,
         next_order=itertools.count(len(earlier)).__next__,
         deadline=time.monotonic() + minutes * 60 if minutes else None,
+        budget=Budget(manifest.plan.max_requests),
         earlier=earlier,
     )
     manifest.status, manifest.error, manifest.exit_code = "running", None, None
@@ -90,6 +99,8 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
             yield from _run_arm(work, arm)
     except OutOfTimeError:
         end = RunEnded("out of time", f"the {minutes:g} minutes of the plan are over")
+    except OutOfRequestsError:
+        end = RunEnded("out of requests", f"the {manifest.plan.max_requests} requests of the plan are sent")
     except StoppedAtProofError:
         end = RunEnded("stopped at the first proof")
     except KeyboardInterrupt:
@@ -115,7 +126,8 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
             for line in wait_until_ready(server, plan.target.start_timeout):
                 yield ServerLog(arm.name, line)
         facts = sglang.facts(server.client)
-        _prove(plan, arm, facts)
+        preflight.prove(plan, arm, facts)
+        facts = preflight.learn_vocabulary(server, facts, work.budget)
         cells = choose_cells(plan.resend, facts)
         prompts = work.prompts or open_prompts(plan, server.client)
         work.prompts = prompts
@@ -133,15 +145,19 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
             next_order=work.next_order,
             vocab_size=facts.vocab_size or prompts.tokenizer.vocab_size,
             deadline=work.deadline,
+            budget=work.budget,
+            decode=cache(prompts.tokenizer.decode),
+            batches=preflight.may_load(plan, server),
         )
         yield ServerReady(
             arm.name,
             facts,
             tuple(cells),
-            _requests(work, cells, facts, record, owned=server.owned),
+            _requests(work, session, record, cells),
             time.monotonic() - started,
         )
-        for message in _warnings(facts, owned=server.owned):
+        knows_ids = session.vocab_size is not None
+        for message in preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids):
             record.warnings.append(message)
             yield Warning(arm.name, message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
@@ -230,37 +246,14 @@ def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
     return server_for(work.plan.target, arm, work.directory, work.manifest.run_id, work.plan.seed)
 
 
-def _prove(plan: RunPlan, arm: Arm, facts: ServerFacts) -> None:
-    """An arm must be the server that was asked for. Raises NotWhatWasAskedError."""
-    if plan.target.kind != "embedded":
-        return
-    asked = () if arm.guard == "none" else (arm.guard,)
-    if facts.guards != asked or facts.fault != plan.target.fault:
-        raise NotWhatWasAskedError(
-            f"arm '{arm.name}': the server reports guards {facts.guards} and fault {facts.fault!r}, "
-            f"asked were {asked} and {plan.target.fault!r}"
-        )
-
-
-def _warnings(facts: ServerFacts, *, owned: bool) -> Iterator[str]:
-    yield from facts.notes
-    if not facts.prefix_cache:
-        yield "the prefix cache is disabled on this server: no re-send can be a hit"
-    if facts.strategy == "no_buffer":
-        yield "the no_buffer strategy keeps no checkpoint that an identical re-send can hit"
-    if not owned:
-        yield "other traffic on this server makes batches larger and can hide a one-token fault"
-
-
 def _warn(record: ArmRecord, arm: str, message: str) -> Warning:
     record.warnings.append(message)
     return Warning(arm, message)
 
 
-def _requests(work: Run, cells: list[Cell], facts: ServerFacts, record: ArmRecord, *, owned: bool) -> int:
-    plan = work.plan
-    per_prompt = sum(
-        resend.sends_per_group(plan_hit(cell, facts, record.min_tail), plan.resend) for cell in cells
+def _requests(work: Run, session: Session, record: ArmRecord, cells: list[Cell]) -> int:
+    screens = not (work.prompts and work.prompts.settled)
+    parts = forecast.parts(
+        work.plan, session.facts, cells, record.min_tail, batches=session.batches, screens=screens
     )
-    screens = 0 if work.prompts and work.prompts.settled else plan.prompts.count
-    return warmup.count(plan.resend, owned=owned) + screens + plan.prompts.count * per_prompt
+    return sum(part.requests for part in parts)

@@ -54,7 +54,9 @@ class FakeSglang:
 
     `fault` shows where `affects(tokens computed at once, right answer)` is true: nan, nan 500, hard flip,
     off-list, flat, near-tie, no logprobs. `hooks[n]` is called before the n-th /generate (from 1) and may
-    answer or raise. `says_cached` and `says_prompt` change what is reported, not what is computed.
+    answer or raise. `says_cached` and `says_prompt` change what is reported, not what is computed. `company`
+    is how many requests of others run, `others` how many prompt tokens of others were computed by the n-th
+    look at /v1/loads; `loads` False has no such page. `sees(request)` may answer in place of everything.
     """
 
     fault: str = "none"
@@ -73,6 +75,12 @@ class FakeSglang:
     dead: bool = False
     bodies: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    loads: bool = True
+    company: Callable[[int], int] = lambda look: 0
+    others: Callable[[int], int] = lambda look: 0
+    says_computed: Callable[[int], int | None] = lambda computed: computed
+    sees: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
+    computed: int = 0
     words: list[str] = field(default_factory=lambda: ["!"])
     caches: dict[str, TokenCache] = field(default_factory=dict)
 
@@ -84,6 +92,8 @@ class FakeSglang:
         self.paths.append(path)
         if self.dead:
             raise httpx.ConnectError("Connection refused")
+        if seen := self.sees(request):
+            return seen
         body = json.loads(request.content) if request.content else {}
         if path == "/generate":
             self.bodies.append(body)
@@ -93,12 +103,22 @@ class FakeSglang:
         if path == "/tokenize":
             ids = self.encode(body["messages"])
             return httpx.Response(200, json={"tokens": ids, "count": len(ids), "max_model_len": 4096})
+        if path == "/detokenize":
+            return httpx.Response(200, json={"text": " ".join(self.words[id_] for id_ in body["tokens"])})
+        if path == "/v1/loads" and self.loads:
+            return httpx.Response(200, json={"loads": [self._load()]})
         if path == "/server_info":
             info = {"version": "0.5.21", "page_size": 1, "mamba_radix_cache_strategy": self.strategy}
             return httpx.Response(200, json={**info, "vocab_size": VOCABULARY, **self.info})
         if path == "/model_info":
             return httpx.Response(200, json={"model_path": "fake", "model_type": "qwen3_next"})
         return httpx.Response(404, json={"detail": "Not Found"})
+
+    def _load(self) -> dict[str, Any]:
+        look = self.paths.count("/v1/loads")
+        computed = self.says_computed(self.computed + self.others(look))
+        load = {"dp_rank": 0, "num_running_reqs": self.company(look), "num_waiting_reqs": 0}
+        return load if computed is None else {**load, "total_prefill_uncached_tokens": computed}
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         text = " ".join(f"<{turn['role']}> {turn['content']}" for turn in messages) + " <assistant>"
@@ -108,11 +128,22 @@ class FakeSglang:
         return [self.words.index(word) + self.token_offset for word in text.split()]
 
     def _generate(self, body: dict[str, Any]) -> httpx.Response:
+        unknown = [token for token in body.get("token_ids_logprob") or [] if not 0 <= token < VOCABULARY]
+        if unknown:
+            message = f"token_ids_logprob contains out-of-vocabulary token id {unknown[0]}; "
+            return httpx.Response(
+                400, json={"error": {"message": f"{message}valid range is [0, {VOCABULARY})."}}
+            )
+        if "text" in body:
+            texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
+            ids = [[self.words.index(word) for word in text.split()] for text in texts]
+            body = {**body, "input_ids": ids[0] if isinstance(body["text"], str) else ids}
         single = isinstance(body["input_ids"][0], int)
         prompts = [tuple(ids) for ids in ([body["input_ids"]] if single else body["input_ids"])]
         keys = [body["extra_key"]] if single else body["extra_key"]
         hits = [self._lookup(ids, key) for ids, key in zip(prompts, keys, strict=True)]
         computed = sum(len(ids) - hit for ids, hit in zip(prompts, hits, strict=True))
+        self.computed += computed
         items = [self._item(body, ids, hit, computed) for ids, hit in zip(prompts, hits, strict=True)]
         if self.fault == "nan 500" and any(item["output_ids"][0] == 0 for item in items):
             message = "Out of range float values are not JSON compliant"

@@ -60,7 +60,7 @@ def test_a_killed_run_goes_on(kill_after: int, play: Any, fake_sglang: Any) -> N
 def test_complete_groups_and_screenings_are_not_sent_again(play: Any, fake_sglang: Any) -> None:
     fake = fake_sglang()
     # 1 screening and 8 sends of the first prompt, then 1 screening and 5 of the second.
-    killed = play(fake, TWO_PROMPTS, stop_after=3 + 3 + 9 + 6)
+    killed = play(fake, TWO_PROMPTS, stop_after=4 + 3 + 9 + 6)
     assert len(measured(killed.records)) == 15
     resumed = play(fake, resume=killed.directory)
     again = measured(resumed.records)[15:]

@@ -23,7 +23,8 @@ def test_a_healthy_server_passes(play: Any, fake_sglang: Any) -> None:
     assert (suspect.tails, suspect.cached, suspect.missed) == ({"1": 60}, {"192": 60}, {})
     assert played.verdict.arms[0].cold_right == 60
     assert len(played.records) == 2 + 1 + 30 * (1 + 2 * 4)
-    assert set(fake.paths) == {"/server_info", "/model_info", "/tokenize", "/generate"}  # and no flush
+    told = {"/server_info", "/model_info", "/tokenize", "/v1/loads"}
+    assert set(fake.paths) == {*told, "/generate"}  # and no flush
     assert played.manifest.status == "complete"
 
 

@@ -1,10 +1,11 @@
 """What a server says about itself, reduced to what decides which sends prove what."""
 
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from fidelity.engines.secrets import scrub
+from fidelity.engines.versions import release
 from fidelity.shapes import largest_affected
 
 CHUNK = 64
@@ -23,9 +24,11 @@ HYBRID_TYPES = (
 )
 EMBEDDED = "fidelity-embedded"
 
-HIDDEN = "(hidden)"
-SECRET_KEY = re.compile(r"(?i)(^|[_-])(key|secret|password|passwd|credentials?|token)$")
-SECRET_FLAG = re.compile(r"(?i)(--[\w-]*(?:key|secret|password|token)[ =]+)\S+")
+EXTRA_BUFFER_BY_DEFAULT = (0, 5, 14)
+"""The release from which the strategy `auto` can become extra_buffer; before, it was always no_buffer."""
+
+ROUTED_RANK = (0, 5, 13)
+"""The release from which the pinned DP rank is called `routed_dp_rank`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,18 @@ class ServerFacts:
     notes: tuple[str, ...] = ()
     raw: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def names(self) -> list[str]:
+        """The names under which the model is served, and its path."""
+        told = (self.model, self.raw.get("served_model_name"), self.raw.get("model_path"))
+        return list(dict.fromkeys(name for name in told if isinstance(name, str)))
+
+    @property
+    def dp_key(self) -> str:
+        """What this release calls the DP rank that a request is pinned to."""
+        known = release(self.version)
+        return "data_parallel_rank" if known is not None and known < ROUTED_RANK else "routed_dp_rank"
+
 
 def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> ServerFacts:
     """Facts from sglang's `/server_info` and `/model_info`, of a real server or the embedded engine."""
@@ -59,14 +74,15 @@ def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> Serve
     page = _int(info.get("page_size"), 1)
     hybrid = _is_hybrid(info)
     chunk = max(_int(info.get("mamba_cache_chunk_size"), CHUNK), page)
+    version = str(info.get("version", "unknown")).removeprefix(f"{EMBEDDED}/")
     strategy = info.get("mamba_radix_cache_strategy") or info.get("mamba_scheduler_strategy") or "auto"
     notes = []
     if hybrid and strategy == "auto":
-        notes.append("the server reports the strategy as 'auto'; extra_buffer is assumed until the first hit")
-        strategy = "extra_buffer"
+        strategy = _resolve(info, version, page)
+        notes.append(f"the server reports the strategy as 'auto'; {strategy} is assumed until the first hit")
     return ServerFacts(
         engine=EMBEDDED if embedded else "sglang",
-        version=str(info.get("version", "unknown")).removeprefix(f"{EMBEDDED}/"),
+        version=version,
         model=str(info.get("served_model_name") or info.get("model_path") or "unknown"),
         grid=math.lcm(chunk, page) if hybrid else page,
         page_size=page,
@@ -74,7 +90,7 @@ def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> Serve
         prefix_cache=not info.get("disable_radix_cache", False),
         tp=_int(info.get("tp_size"), 1),
         dp=_int(info.get("dp_size"), 1),
-        vocab_size=info.get("vocab_size"),
+        vocab_size=_int(info.get("vocab_size"), 0) or None,
         guards=_guards(info) if embedded else None,
         fault=info.get("fault") if embedded else None,
         fault_region=_fault_region(info) if embedded else None,
@@ -84,16 +100,12 @@ def read_facts(server_info: dict[str, Any], model_info: dict[str, Any]) -> Serve
     )
 
 
-def scrub(value: Any) -> Any:
-    """The same data with every secret replaced: by key name, and after a flag in a launch command."""
-    if isinstance(value, dict):
-        return {
-            key: HIDDEN if item and SECRET_KEY.search(str(key)) else scrub(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [scrub(item) for item in value]
-    return SECRET_FLAG.sub(rf"\1{HIDDEN}", value) if isinstance(value, str) else value
+def _resolve(info: dict[str, Any], version: str, page: int) -> str:
+    """What `auto` becomes, by the release's own rule; releases up to 0.5.18 do not say."""
+    known = release(version)
+    old = known is not None and known < EXTRA_BUFFER_BY_DEFAULT
+    overlap = not info.get("disable_overlap_schedule", False)
+    return "no_buffer" if old or not (overlap or page > 1) else "extra_buffer"
 
 
 def _is_hybrid(info: dict[str, Any]) -> bool:

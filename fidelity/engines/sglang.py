@@ -19,7 +19,7 @@ TOP_K = 20
 @dataclass(frozen=True)
 class Request:
     """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
-    too."""
+    too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server."""
 
     input_ids: Sequence[int]
     namespace: str
@@ -27,6 +27,8 @@ class Request:
     ask: Sequence[int] = ()
     top_k: int = TOP_K
     dp_rank: int | None = None
+    dp_key: str = "routed_dp_rank"
+    text: str | None = None
 
 
 def facts(client: httpx.Client) -> ServerFacts:
@@ -75,7 +77,8 @@ def _post(
         latency = time.perf_counter() - start
         error = f"{type(exc).__name__}: {exc}"
         return [Answer(status=0, latency=latency, error=error) for _ in requests]
-    latency = time.perf_counter() - start
+    # A rate limit makes the request wait before it leaves.
+    latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
     return read_response(response.status_code, response.text, latency, len(requests))
 
 
@@ -89,16 +92,17 @@ def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
         "top_logprobs_num": first.top_k,
     }
     if single:
-        body |= {"input_ids": list(first.input_ids), "extra_key": first.namespace}
+        body |= {"input_ids": list(first.input_ids)} if first.text is None else {"text": first.text}
+        body["extra_key"] = first.namespace
         if first.ask:
             body["token_ids_logprob"] = list(first.ask)
         if first.dp_rank is not None:
-            body["routed_dp_rank"] = first.dp_rank
+            body[first.dp_key] = first.dp_rank
     else:
-        body |= {
-            "input_ids": [list(request.input_ids) for request in requests],
-            "extra_key": [request.namespace for request in requests],
-        }
+        texts = [request.text for request in requests]
+        ids = [list(request.input_ids) for request in requests]
+        body |= {"input_ids": ids} if None in texts else {"text": texts}
+        body["extra_key"] = [request.namespace for request in requests]
     return body
 
 
@@ -177,13 +181,22 @@ def _first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] |
         try:
             response = client.get(path)
         except httpx.TransportError as exc:
+            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(exc)
             raise UnreachableError(
-                f"no answer from {client.base_url}: {exc}", "check the address, and that the server is up"
+                f"no answer from {client.base_url}: {exc}",
+                "give the certificate authority that signed its certificate with --ca-file"
+                if untrusted
+                else "check the address, and that the server is up",
             ) from exc
-        if response.status_code == 401 or response.status_code == 403:
+        if response.status_code in (401, 403):
             raise UnreachableError(
                 f"{client.base_url} refuses the request ({response.status_code})",
-                "set FIDELITY_API_KEY to the deployment's API key",
+                "set FIDELITY_API_KEY to the deployment's API key, or give its headers with --header-file",
+            )
+        if response.is_redirect:
+            raise NotWhatWasAskedError(
+                f"{client.base_url} redirects to {response.headers.get('location', 'another address')}",
+                "give the address it redirects to: no key is sent to a place that was not named",
             )
         if response.status_code == 200:
             try:

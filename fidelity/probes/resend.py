@@ -136,4 +136,5 @@ class _Sender:
             )
 
         rank = 0 if facts.dp > 1 else None
-        return session.send(Request(ids, namespace, tokens, ask, dp_rank=rank), record)
+        request = Request(ids, namespace, tokens, ask, dp_rank=rank, dp_key=facts.dp_key)
+        return session.send(request, record, watch=role == "hit")

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 
-from fidelity.engines import sglang
+from fidelity.engines import sglang, solitude
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.sglang import Request
-from fidelity.errors import UnreachableError
+from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation, Recorder
 from fidelity.prompts.tokenizers import check_ids
 from fidelity.servers.running import RunningServer
@@ -17,13 +17,33 @@ class OutOfTimeError(Exception):
     """The plan's --max-minutes are over."""
 
 
+class OutOfRequestsError(Exception):
+    """The plan's --max-requests are sent."""
+
+
 class FailedRequestError(Exception):
     """A measured request got no usable answer; its group starts again in a new namespace."""
 
 
 @dataclass
+class Budget:
+    """Requests to /generate that may still be sent; None is any number."""
+
+    left: int | None = None
+
+    def take(self, count: int) -> None:
+        """Raises OutOfRequestsError when that many are not left."""
+        if self.left is not None:
+            if count > self.left:
+                raise OutOfRequestsError
+            self.left -= count
+
+
+@dataclass
 class Session:
-    """One arm's channel to its server. `deadline` is on time.monotonic's clock, None for no limit."""
+    """One arm's channel to its server. `deadline` is on time.monotonic's clock, None for no limit; `budget`
+    is what the whole run may still send. `decode` gives the text of ids: where the vocabulary's size is not
+    known, that is sent. `batches`: may requests be sent together?"""
 
     arm: str
     run_id: str
@@ -33,7 +53,11 @@ class Session:
     next_order: Callable[[], int]
     vocab_size: int | None = None
     deadline: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    decode: Callable[[tuple[int, ...]], str] | None = None
+    batches: bool = False
     _numbers: int = 0
+    _tells_load: bool | None = None
 
     def next_number(self) -> int:
         """A number used once in this session, for namespaces that are never sent to again."""
@@ -44,34 +68,69 @@ class Session:
         """A prefix-cache namespace that no other send of any run shares."""
         return "/".join((self.run_id, self.arm, *map(str, parts)))
 
-    def send(self, request: Request, observation: Callable[..., Observation]) -> Observation:
-        """Send alone, record, return. `observation` makes the record from (order, sent_at, answer).
+    def send(
+        self, request: Request, observation: Callable[..., Observation], *, watch: bool = False
+    ) -> Observation:
+        """Send alone, record, return. `observation` makes the record from (order, sent_at, answer) and, with
+        `watch`, from (alone, computed): the server's load figures on both sides of the request.
 
         Raises FailedRequestError after recording an answer that cannot be used, UnreachableError when the
-        server is gone, OutOfTimeError, NotWhatWasAskedError for ids outside the vocabulary.
+        server is gone, OutOfTimeError, OutOfRequestsError, PromptError for ids outside the vocabulary,
+        NotWhatWasAskedError when the server reads a text as another number of tokens.
         """
-        return self._send([request], [observation])[0]
+        request = self._as_text(request)
+        before = self._load() if watch else None
+        (record,) = self._send([request], [observation], before)
+        read = record.answer.prompt_tokens
+        # A seed is a prompt cut anywhere: its last words may make other tokens by themselves.
+        if request.text is not None and record.role != "seed" and read not in (None, record.length):
+            raise NotWhatWasAskedError(
+                f"the server reads {read} tokens in the text of a prompt of {record.length}",
+                "name its own tokenizer with --tokenizer: then the vocabulary is known and ids can be sent",
+            )
+        return record
 
     def send_batch(
         self, requests: Sequence[Request], observations: Sequence[Callable[..., Observation]]
     ) -> list[Observation]:
-        """Send as one list-valued request; otherwise as `send`."""
-        return self._send(requests, observations)
+        """Send as one list-valued request; otherwise as `send`. What a text is read as does not matter here:
+        these may be prompts cut anywhere."""
+        return self._send([self._as_text(request) for request in requests], observations)
+
+    def _as_text(self, request: Request) -> Request:
+        check_ids(list(request.input_ids), self.vocab_size)
+        if self.vocab_size is not None or self.decode is None:
+            return request
+        return replace(request, text=self.decode(tuple(request.input_ids)))
+
+    def _load(self) -> solitude.Load | None:
+        """None, and no longer asked for, on a server that did not tell the first time."""
+        if self._tells_load is False:
+            return None
+        load = solitude.look(self.server.client)
+        if self._tells_load is None:
+            self._tells_load = load is not None
+        return load
 
     def _send(
-        self, requests: Sequence[Request], makers: Sequence[Callable[..., Observation]]
+        self,
+        requests: Sequence[Request],
+        makers: Sequence[Callable[..., Observation]],
+        before: solitude.Load | None = None,
     ) -> list[Observation]:
-        for request in requests:
-            check_ids(list(request.input_ids), self.vocab_size)
         timeout = self._time_left()
+        self.budget.take(len(requests))
         sent_at = time.time()
         if len(requests) == 1:
             answers = [sglang.generate(self.server.client, requests[0], timeout)]
         else:
             answers = sglang.generate_batch(self.server.client, requests, timeout)
+        seen = {}
+        if before is not None:
+            seen = asdict(solitude.look_again(self.server.client, before, answers[0].computed))
         records = []
         for maker, answer in zip(makers, answers, strict=False):
-            record = maker(order=self.next_order(), sent_at=sent_at, answer=answer)
+            record = maker(order=self.next_order(), sent_at=sent_at, answer=answer, **seen)
             self.recorder.add(record)
             records.append(record)
         self._check(records, len(requests))

@@ -13,32 +13,42 @@ from fidelity.probes.session import FailedRequestError, Session
 
 BATCH = 4
 DECODE_STEPS = 64
+FRACTIONS = (1.0, 0.35, 0.7, 0.5)
 
 
-def count(resend: Resend, *, owned: bool) -> int:
-    """Sends that `warm_up` makes."""
+def size(resend: Resend, longest: int, *, batches: bool) -> tuple[int, int, int]:
+    """What `warm_up` sends for prompts of `longest` tokens: requests, prompt tokens and new tokens."""
     decode = -(-resend.warmup_tokens // DECODE_STEPS)
-    return resend.warmup_sends + decode + (BATCH if owned and resend.warmup_sends else 0)
+    together = BATCH if batches and resend.warmup_sends else 0
+    singles = [_cut(longest, number) for number in range(resend.warmup_sends)]
+    return (
+        len(singles) + together + decode,
+        sum(singles) + (together + decode) * longest,
+        len(singles) + together + resend.warmup_tokens,
+    )
 
 
 def warm_up(session: Session, prompts: Sequence[Sequence[int]], resend: Resend) -> Iterator[Observation]:
-    """Mixed lengths one by one, one batch (only on a server of ours), then single-request decode.
+    """Mixed lengths one by one, one batch (where that is allowed), then single-request decode.
 
     `prompts` are token ids whose first n are sent for several n. A failed warm-up send is recorded and
     passed over.
     """
-    fractions = (1.0, 0.35, 0.7, 0.5)
     for number in range(resend.warmup_sends):
         ids = prompts[number % len(prompts)]
-        length = max(2, int(len(ids) * fractions[number % len(fractions)]))
-        yield from _send(session, [ids[:length]], number, 1)
+        yield from _send(session, [ids[: _cut(len(ids), number)]], number, 1)
     number = resend.warmup_sends
-    if session.server.owned and number:
+    if session.batches and number:
         yield from _send(session, [prompts[i % len(prompts)] for i in range(BATCH)], number, 1)
     for step in range(0, resend.warmup_tokens, DECODE_STEPS):
         number += 1
         ids = prompts[number % len(prompts)]
         yield from _send(session, [ids], number, min(DECODE_STEPS, resend.warmup_tokens - step))
+
+
+def _cut(length: int, number: int) -> int:
+    """The length of the n-th warm-up prompt, from one of `length` tokens."""
+    return max(2, int(length * FRACTIONS[number % len(FRACTIONS)]))
 
 
 def _send(

@@ -24,6 +24,7 @@ _ROUTES: list[tuple[tuple[str, ...], list[str], Handler]] = [
     (("/server_info", "/get_server_info"), ["GET"], info.server_info),
     (("/model_info", "/get_model_info"), ["GET"], info.model_info),
     (("/v1/models",), ["GET"], info.models),
+    (("/v1/loads",), ["GET"], info.loads),
     (("/metrics",), ["GET"], info.metrics),
 ]
 

@@ -160,6 +160,23 @@ async def flush_cache(http: HttpRequest) -> Response:
     return PlainTextResponse("Flush cache failed: requests are running or waiting.\n", 400)
 
 
+async def loads(http: HttpRequest) -> Response:
+    """Requests running and waiting, and the prompt tokens computed so far, in sglang's shape."""
+    service: Service = http.app.state.service
+    scheduler, settings = service.scheduler, service.settings
+    totals = scheduler.totals
+    load = {
+        "dp_rank": 0,
+        "num_running_reqs": len(scheduler.running),
+        "num_waiting_reqs": scheduler.queued,
+        "num_used_tokens": scheduler.cache.tokens,
+        "max_total_num_tokens": settings.max_cache_tokens,
+        "total_prefill_uncached_tokens": totals.prompt_tokens - totals.cached_tokens,
+    }
+    info = {"timestamp": time.time(), "version": f"{ENGINE}/{__version__}", "loads": [load]}
+    return json_reply(info, "null", native=True)
+
+
 async def metrics(http: HttpRequest) -> Response:
     """Counters and gauges in Prometheus' text format, under sglang's names."""
     service: Service = http.app.state.service

@@ -1,25 +1,74 @@
 """A server somebody else runs, reached by its URL. Nothing of it is changed, flushed or loaded."""
 
-import os
-from collections.abc import Iterator
+import ssl
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from fidelity.engines.secrets import secrets_in
 from fidelity.errors import UsageError
 from fidelity.plan import Target
+from fidelity.servers.address import check_url
+from fidelity.servers.credentials import Discreet, read_headers
 from fidelity.servers.running import RunningServer
-
-KEY_VARIABLE = "FIDELITY_API_KEY"
 
 
 @contextmanager
 def attach(target: Target) -> Iterator[RunningServer]:
-    """The server at `target.url`. Raises UsageError for a URL that is none."""
-    url = (target.url or "").rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"'{target.url}' is not a URL", "give it as http://HOST:PORT")
-    key = os.environ.get(KEY_VARIABLE)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=url, timeout=target.timeout, headers=headers) as client:
+    """The server at `target.url`, at most `target.rate` requests a second. Raises UsageError for a URL, a
+    header file or a certificate file that is none."""
+    url = check_url(target.url or "")
+    headers = read_headers(target.header_file)
+    transport = httpx.HTTPTransport(verify=_trust(target.ca_file), proxy=_proxy(url))
+    with httpx.Client(
+        base_url=url,
+        timeout=target.timeout,
+        headers=headers,
+        transport=Discreet(transport, secrets_in(headers.items())),
+        event_hooks={"request": [_pace(target.rate)] if target.rate else []},
+    ) as client:
         yield RunningServer(url=url, owned=False, client=client)
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+    """True trusts what this machine trusts."""
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ssl.SSLError) as exc:
+        raise UsageError(
+            f"{ca_file} is no file of certificates: {exc.strerror or exc}",
+            "give the authority's certificate in PEM form",
+        ) from exc
+
+
+def _proxy(url: str) -> str | None:
+    """The environment's proxy for this address; a client with a transport of its own does not look."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    proxies = getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _pace(rate: float) -> Callable[[httpx.Request], None]:
+    """Waits before a request until `rate` requests a second allow it; the request says how long it
+    `waited`."""
+    free = 0.0
+
+    def wait(request: httpx.Request) -> None:
+        nonlocal free
+        now = time.monotonic()
+        waited = max(free - now, 0.0)
+        if waited:
+            time.sleep(waited)
+        request.extensions["waited"] = waited
+        free = max(now, free) + 1 / rate
+
+    return wait

@@ -79,7 +79,8 @@ def test_the_requests_are_those_of_the_records(start: Any, fake: Any) -> None:
         assert body["logprob_start_len"] == -1
         assert "routed_dp_rank" not in body
     assert [token for token, _ in records[2].answer.asked[0]] == top
-    assert fake.paths == ["/generate"] * 4  # nothing is flushed, and no health check shares a batch
+    # Nothing is flushed, no health check shares a batch, and only hits are looked at from both sides.
+    assert fake.paths == ["/generate"] * 2 + ["/v1/loads", "/generate", "/v1/loads"] * 2
 
 
 def test_the_ids_are_recorded_once(start: Any, fake: Any) -> None:

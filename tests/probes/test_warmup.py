@@ -27,10 +27,11 @@ def fake(fake_sglang: Any) -> Any:
 
 @pytest.fixture
 def start(tmp_path: Path, fake: Any) -> Start:
-    def make(*, owned: bool) -> Session:
-        server = RunningServer(url="http://fake", owned=owned, client=fake.client())
+    def make(*, batches: bool) -> Session:
+        server = RunningServer(url="http://fake", owned=False, client=fake.client())
         recorder = Recorder(tmp_path / "observations.jsonl")
-        return Session("none", "run-1", server, FACTS, recorder, itertools.count().__next__)
+        counter = itertools.count().__next__
+        return Session("none", "run-1", server, FACTS, recorder, counter, batches=batches)
 
     return make
 
@@ -40,9 +41,9 @@ def play(session: Session, given: Resend) -> list[Observation]:
 
 
 def test_a_server_of_ours_gets_mixed_lengths_a_batch_and_decode(start: Start, fake: Any) -> None:
-    records = play(start(owned=True), Resend())
+    records = play(start(batches=True), Resend())
     assert {one.role for one in records} == {"warmup"}
-    assert len(records) == warmup.count(Resend(), owned=True)
+    assert len(records) == warmup.size(Resend(), 200, batches=True)[0]
     singles = [one for one in records if one.max_new_tokens == 1]
     assert len({one.length for one in singles}) >= 4
     batches = [body for body in fake.bodies if isinstance(body["input_ids"][0], list)]
@@ -53,13 +54,13 @@ def test_a_server_of_ours_gets_mixed_lengths_a_batch_and_decode(start: Start, fa
 
 
 def test_a_server_that_is_not_ours_gets_single_requests_only(start: Start, fake: Any) -> None:
-    records = play(start(owned=False), Resend())
-    assert len(records) == len(fake.bodies) == warmup.count(Resend(), owned=False)
+    records = play(start(batches=False), Resend())
+    assert len(records) == len(fake.bodies) == warmup.size(Resend(), 200, batches=False)[0]
     assert all(isinstance(body["input_ids"][0], int) for body in fake.bodies)
 
 
 def test_nothing_is_served_from_the_cache(start: Start, fake: Any) -> None:
-    records = play(start(owned=True), Resend())
+    records = play(start(batches=True), Resend())
     assert len({one.namespace for one in records}) == len(records)
     assert {one.answer.cached_tokens for one in records} == {0}
 
@@ -69,15 +70,15 @@ def test_nothing_is_served_from_the_cache(start: Start, fake: Any) -> None:
 )
 def test_as_much_as_the_plan_says(sends: int, tokens: int, roles: int, start: Start) -> None:
     given = Resend(warmup_sends=sends, warmup_tokens=tokens)
-    records = play(start(owned=True), given)
-    assert len(records) == roles == warmup.count(given, owned=True)
+    records = play(start(batches=True), given)
+    assert len(records) == roles == warmup.size(given, 200, batches=True)[0]
     decode = records[sends + (4 if sends else 0) :]
     assert sum(one.max_new_tokens for one in decode) == tokens
 
 
 def test_a_failed_send_is_recorded_and_passed_over(start: Start, fake: Any, tmp_path: Path) -> None:
     fake.hooks[2] = lambda: httpx.Response(429)
-    records = play(start(owned=False), Resend(warmup_sends=3, warmup_tokens=0))
+    records = play(start(batches=False), Resend(warmup_sends=3, warmup_tokens=0))
     assert len(records) == 2
     lines = (tmp_path / "observations.jsonl").read_text().splitlines()
     assert len(lines) == 3

@@ -5,8 +5,8 @@ import pytest
 
 from fidelity.errors import UsageError
 from fidelity.plan import Target
-from fidelity.servers import attach as module
 from fidelity.servers.attach import attach
+from fidelity.servers.credentials import KEY_VARIABLE
 
 
 @pytest.mark.parametrize("url", ["", "localhost:30000", "ftp://host", "30000"])
@@ -17,7 +17,7 @@ def test_what_is_no_url_is_refused_before_anything_is_sent(url: str) -> None:
 
 
 def test_the_server_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(module.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with attach(Target(url="http://host:30000/", timeout=7)) as server:
         assert not server.owned
         assert server.url == "http://host:30000"
@@ -28,7 +28,7 @@ def test_the_server_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_key_comes_from_the_environment_and_is_in_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(module.KEY_VARIABLE, "not-a-real-key")
+    monkeypatch.setenv(KEY_VARIABLE, "not-a-real-key")
     target = Target(url="http://host")
     with attach(target) as server:
         assert server.client.headers["authorization"] == "Bearer not-a-real-key"

@@ -1,0 +1,90 @@
+"""What a check would send to a server, said without a request that computes anything."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from fidelity import forecast, preflight
+from fidelity.engines import sglang, vocabulary
+from fidelity.engines.facts import ServerFacts
+from fidelity.plan import RunPlan
+from fidelity.probes.cells import Cell, choose_cells
+from fidelity.probes.resend import SHOW_TOKENS
+from fidelity.report.words import readable
+from fidelity.servers.attach import attach
+from fidelity.servers.running import RunningServer
+
+
+def dry_run(plan: RunPlan, console: Console) -> None:
+    """Read the attached server's facts, then print the plan's requests. Raises FidelityError."""
+    with attach(plan.target) as server:
+        facts = sglang.facts(server.client)
+        preflight.prove(plan, plan.arms[0], facts)
+        cells = choose_cells(plan.resend, facts)
+        knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer)
+        asks = not knows_ids and vocabulary.can_be_asked(facts)
+        warnings = list(preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids or asks))
+        parts = list(
+            forecast.parts(plan, facts, cells, 1, batches=preflight.may_load(plan, server), screens=True)
+        )
+        lines = list(_lines(plan, server, facts, cells, parts, asks=asks))
+    console.print(f"dry run: nothing was sent to {server.url}/generate", markup=False)
+    console.print(f"the server is {facts.engine} {facts.version}, serving {facts.model}", markup=False)
+    console.print(_table(parts))
+    for line in lines:
+        console.print(line, markup=False)
+    for message in warnings:
+        console.print(f"warning: {readable(message)}", markup=False)
+
+
+def _table(parts: Sequence[forecast.Part]) -> Table:
+    table = Table("requests to /generate", box=None, pad_edge=False)
+    for heading in ("requests", "prompt tokens", "new tokens"):
+        table.add_column(heading, justify="right")
+    for part in parts:
+        table.add_row(part.what, f"{part.requests}", f"{part.prompt_tokens}", f"{part.new_tokens}")
+    table.add_row(
+        "in all",
+        f"{sum(part.requests for part in parts)}",
+        f"{sum(part.prompt_tokens for part in parts)}",
+        f"{sum(part.new_tokens for part in parts)}",
+    )
+    return table
+
+
+def _lines(
+    plan: RunPlan,
+    server: RunningServer,
+    facts: ServerFacts,
+    cells: Sequence[Cell],
+    parts: Sequence[forecast.Part],
+    *,
+    asks: bool,
+) -> Iterator[str]:
+    hits = plan.prompts.count * len(cells) * plan.resend.hits
+    batch = "a warm-up batch of 4 (--allow-load), else one" if preflight.may_load(plan, server) else "one"
+    yield f"prompts: {plan.prompts.count}, up to {plan.prompts.count} more screened where the model is unsure"
+    yield f"after a corrupt hit: 2 more requests of {SHOW_TOKENS} new tokens, once for each prompt and length"
+    yield f"a failed request: its prompt and length start again, {plan.resend.attempts} times at most"
+    yield f"at once: {batch}"
+    yield f"at most: {_limits(plan)}"
+    if asks:
+        yield "POST /generate once more, with an id that is refused: the refusal tells the vocabulary's size"
+    if not plan.prompts.tokenizer:
+        yield "POST /tokenize to fit each prompt to each length, some 2 to 10 times for each"
+    if facts.vocab_size is None and not asks and not plan.prompts.tokenizer:
+        yield "POST /detokenize once for each prompt and length: text is sent in place of ids"
+    yield f"GET /v1/loads on both sides of each of {hits} hits, if the server has it"
+    yield "GET /server_info and /model_info once; nothing is flushed, and /health is never asked"
+
+
+def _limits(plan: RunPlan) -> str:
+    limits = []
+    if plan.max_requests is not None:
+        limits.append(f"{plan.max_requests} requests to /generate")
+    if plan.max_minutes is not None:
+        limits.append(f"{plan.max_minutes:g} minutes")
+    if plan.target.rate is not None:
+        limits.append(f"{plan.target.rate:g} requests of any kind a second")
+    return ", ".join(limits) or "no limit set (--max-requests, --max-minutes, --rate)"

@@ -1,0 +1,24 @@
+"""The address of a server that runs already: checked before it is written into any record."""
+
+from urllib.parse import urlsplit
+
+from fidelity.errors import PlanError
+
+
+def check_url(url: str) -> str:
+    """The URL without its last slash. Raises PlanError for one that is none, or that would carry a secret
+    into the record."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or parts.scheme not in ("http", "https") or port == 0:
+        # Whatever stands before an @ may be a password.
+        raise PlanError(f"'{url.rpartition('@')[2]}' is not a URL", "give it as http://HOST:PORT")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise PlanError(
+            f"the address of {host} holds more than scheme, host, port and path",
+            "give a key in FIDELITY_API_KEY or --header-file: an address is written into the record",
+        )
+    return url.rstrip("/")
