@@ -13,6 +13,7 @@ CELL_KEYS = (
     *("name", "kind", "state", "reason", "prompts", "exercised", "corrupt", "sends", "corrupt_sends"),
     *("agreement", "rules", "faces", "values", "tails", "cached", "divergences"),
 )
+HEALTH_PROBE = [1, 1, 0]
 MODELS = {
     "quiz": "the embedded engine's trained weights, exported with `fidelity serve --export`",
     "random": "a tiny random Qwen3-Next, tests/sglang/make_model.py",
@@ -53,11 +54,20 @@ def summarise(run: Path) -> dict[str, Any]:
         "cold_right": [arm["cold_right"], arm["cold_known"]],
         "cells": [{key: cell[key] for key in CELL_KEYS} for cell in arm["cells"]],
         "examples": [example for cell in arm["cells"] for example in cell["examples"]][:3],
+        "log_agrees": log_agrees(run, server["prefills"]),
         "server_log": [
             {"new_seq": key[0], "new_token": key[1], "cached_token": key[2], "lines": count}
             for key, count in sorted(prefills.items())
         ],
     }
+
+
+def log_agrees(run: Path, prefills: list[list[int]]) -> bool:
+    """Does each recorded answer, in order, claim the tokens that the server's log shows for it?"""
+    lines = (run / "observations.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = [json.loads(line)["answer"] for line in lines]
+    claimed = [[1, one["prompt_tokens"] - one["cached_tokens"], one["cached_tokens"]] for one in answers]
+    return [prefill for prefill in prefills if prefill != HEALTH_PROBE] == claimed
 
 
 def markdown(name: str, data: dict[str, Any]) -> str:
@@ -94,7 +104,13 @@ def markdown(name: str, data: dict[str, Any]) -> str:
         f"cold `{one['cold']!r}`, hit `{one['other']!r}`"
         for one in data["examples"]
     ]
-    lines += ["", "`Prefill batch` lines of the server's log during the run:", ""]
+    agree = "they agree" if data["log_agrees"] else "they DISAGREE"
+    lines += [
+        "",
+        f"Tails computed from the answers against the server's own log, request by request: {agree}. Its "
+        "`Prefill batch` lines:",
+        "",
+    ]
     lines += [
         f"- {one['lines']} x `#new-seq: {one['new_seq']}, #new-token: {one['new_token']}, "
         f"#cached-token: {one['cached_token']}`"

@@ -1,10 +1,12 @@
 """Loaded by every Python process of the server, since this folder is first on PYTHONPATH.
 
-Changes sglang's modules in memory, right after each is imported, so that an unmodified wheel runs on a CPU.
+Changes sglang's modules in memory, right after each is imported, so that an unmodified wheel runs on a CPU,
+and its MoE can be made to fail; on a GPU (h200/) only the latter.
 """
 
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -12,8 +14,11 @@ from typing import Any
 
 from cpu_standins import absent_packages, cpu_patches, moe_fault
 
-AFTER: dict[str, Callable[[Any], None]] = {**cpu_patches.AFTER, moe_fault.MODULE: moe_fault.patch}
-BEFORE: dict[str, Callable[[], Any]] = {"torchvision": cpu_patches.define_torchvision_operators}
+AFTER: dict[str, Callable[[Any], None]] = {moe_fault.MODULE: moe_fault.patch}
+BEFORE: dict[str, Callable[[], Any]] = {}
+if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+    AFTER |= cpu_patches.AFTER
+    BEFORE["torchvision"] = cpu_patches.define_torchvision_operators
 _kept_alive: list[Any] = []
 
 
