@@ -124,6 +124,11 @@ def test_a_nan_on_a_send_that_missed_its_path_fails_too(groups: Made) -> None:
 
 
 @settings(deadline=None)
+def test_a_flip_off_the_path_is_counted_all_the_same(groups: Made) -> None:
+    verdict = judged(groups(30, **FLIP, **MISS))
+    assert (verdict.state, verdict.exercised, verdict.corrupt) == (FAIL, 30, 30)
+
+
 @given(count=st.integers(1, 60), corrupt=st.integers(0, 60), rate=st.sampled_from([0.01, 0.1, 0.4]))
 def test_states_are_the_exact_limits(count: int, corrupt: int, rate: float, groups: Made) -> None:
     """Fail only when the lower limit is over the rate, pass only when the upper one is not."""
