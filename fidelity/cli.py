@@ -33,6 +33,7 @@ from fidelity.cli_options import (
     ThinkingOption,
     TokenizerOption,
 )
+from fidelity.cli_shapes import affected
 
 app = typer.Typer(
     help="Does an LLM server compute the right next-token distribution on its cached paths?",
@@ -125,11 +126,12 @@ def run(
         "flags": flags or None,
     }
     if print_command:
-        raise typer.Exit(commands.print_command(model, url, guard, config, shared, target))
+        raise typer.Exit(commands.print_command(model, url, guard, config, output, shared, target))
     raise typer.Exit(commands.run(model, url, guard, config, output, resume, shared, target))
 
 
 app.command()(check)
+app.command()(affected)
 
 
 @app.command()

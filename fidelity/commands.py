@@ -14,7 +14,7 @@ from rich.console import Console
 from fidelity import manifest as manifests
 from fidelity import plan as plans
 from fidelity.errors import FidelityError, UsageError
-from fidelity.execute import conclude, execute, new_run
+from fidelity.execute import RESULTS, conclude, execute, new_run
 from fidelity.plan import RunPlan
 
 
@@ -64,6 +64,7 @@ def print_command(
     url: str | None,
     guards: Sequence[str] | None,
     config: str | None,
+    output: Path | None,
     shared: dict[str, Any],
     target: dict[str, Any],
 ) -> int:
@@ -72,7 +73,8 @@ def print_command(
 
     plan = _plan(model, url, guards, config, shared, target)
     for arm in plan.arms:
-        sys.stdout.write(f"# arm {arm.name}\n{command_for(plan.target, arm)}\n")
+        line = command_for(plan.target, arm, output or RESULTS / "RUN")
+        sys.stdout.write(f"# arm {arm.name}\n{line}\n")
     return 0
 
 
@@ -184,6 +186,30 @@ def doctor(model: str, python: str | None, image: str | None, port: int, as_json
         if finding.remedy:
             console.print(f"{'':8}  {finding.remedy}", markup=False, style="dim")
     return 0
+
+
+def affected(
+    model: str, gpu: str, units: int | None, tps: str, ep: int, sglang: str | None, form: str
+) -> int:
+    """`fidelity affected`: the table as text, Markdown or JSON. Raises UsageError."""
+    from fidelity.affected import table
+    from fidelity.gpus import gpu as find_gpu
+    from fidelity.model_shapes import find
+    from fidelity.report import affected as render
+
+    found = table(find(model), find_gpu(gpu), units=units, tps=_sizes("--tp", tps), ep=ep, sglang=sglang)
+    shown = {"json": render.as_json, "markdown": render.as_markdown, "text": render.as_text}
+    sys.stdout.write(shown[form](found))
+    return 0
+
+
+def _sizes(flag: str, text: str) -> list[int]:
+    """`1,2,4` as numbers. Raises UsageError."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in words if not word.isdecimal() or int(word) < 1]
+    if wrong:
+        raise UsageError(f"{flag} {text}: '{wrong[0]}' is no size", f"give whole numbers, as in {flag} 1,2,4")
+    return sorted({int(word) for word in words})
 
 
 def complain(error: FidelityError) -> int:

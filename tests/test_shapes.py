@@ -1,10 +1,13 @@
 """The closed form against a literal port of aiter's heuristic and kernel choice; the threads' table."""
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fidelity.shapes import affected, largest_affected
+from fidelity.shapes import affected, largest_affected, split_of
 
 CU = 256  # MI350X and MI355X
 
@@ -134,3 +137,66 @@ def test_affected_sizes_start_at_one_without_a_gap(shape: dict[str, int]) -> Non
     sizes = [m for m in range(1, 33) if affected(m, **given_shape)]
     assert sizes == list(range(1, len(sizes) + 1))
     assert largest_affected(**given_shape) == len(sizes)
+
+
+@given(shapes)
+def test_the_split_is_the_literal_heuristics(shape: dict[str, int]) -> None:
+    hidden = shape["tiles"] * shape["tile"] + shape["more"]
+    dims = (hidden, shape["intermediate"], shape["topk"], shape["experts"], shape["cu"], shape["tile"])
+    literal = split_of_k(shape["m"], *dims) if shape["m"] <= 32 else 0
+    found = split_of(
+        shape["m"],
+        hidden=hidden,
+        intermediate=shape["intermediate"],
+        topk=shape["topk"],
+        experts=shape["experts"],
+        compute_units=shape["cu"],
+        tile=shape["tile"],
+    )
+    assert found.splits == literal
+    assert found.affected == one_tile_per_split(shape["m"], *dims)
+    if literal:
+        assert found.tiles * literal * shape["tile"] == hidden
+        assert found.safe <= literal
+        assert found.safe == 1 or hidden // (found.safe * shape["tile"]) >= 2
+        assert hidden % (found.safe * shape["tile"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("hidden", "intermediate", "topk", "splits", "safe"),
+    [(2048, 512, 8, 8, 4), (4096, 128, 10, 16, 8), (2560, 160, 10, 10, 5), (3072, 128, 8, 12, 6)],
+)
+def test_the_safe_split_of_each_model(
+    hidden: int, intermediate: int, topk: int, splits: int, safe: int
+) -> None:
+    shape = {"hidden": hidden, "intermediate": intermediate, "topk": topk, "experts": 512}
+    found = split_of(1, **shape, compute_units=CU)
+    assert (found.splits, found.tiles, found.affected, found.safe) == (splits, 1, True, safe)
+
+
+def compare(combinations: Iterator[tuple[int, ...]]) -> tuple[int, int]:
+    """(compared, affected); fails at the first combination where the closed form is another."""
+    compared = hits = 0
+    for m, hidden, intermediate, topk, experts, cu in combinations:
+        literal = one_tile_per_split(m, hidden, intermediate, topk, experts, cu, 256)
+        shape = {"hidden": hidden, "intermediate": intermediate, "topk": topk, "experts": experts}
+        assert affected(m, **shape, compute_units=cu) == literal, (m, shape, cu)
+        compared, hits = compared + 1, hits + literal
+    return compared, hits
+
+
+BATCHES = (1, 2, 3, 4, 5, 8, 12, 16, 31, 32, 33)
+DEPTHS = tuple(range(256, 8193, 256))
+WIDTHS = (32, 64, 80, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1536)
+CHOICES = ((1, 16), (2, 8), (2, 16), (4, 60), (4, 64), (6, 64), (8, 128), (8, 256), (9, 257), (10, 512))
+UNITS = (16, 38, 64, 80, 104, 110, 120, 128, 152, 192, 208, 228, 256, 264, 304, 320, 512, 608, 1024, 1216, 77)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_equal_to_the_literal_heuristic_over_a_million_combinations() -> None:
+    combinations = itertools.product(BATCHES, DEPTHS, WIDTHS, CHOICES, UNITS)
+    flat = ((m, k, i, *choice, cu) for m, k, i, choice, cu in combinations)
+    compared, hits = compare(flat)
+    assert compared == 1_034_880
+    assert hits > 10_000

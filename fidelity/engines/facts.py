@@ -35,7 +35,7 @@ ROUTED_RANK = (0, 5, 13)
 class ServerFacts:
     """`grid` is in tokens; `guards` is None where the server cannot say; `fault_region` is the largest batch
     the fault reaches by the server's own shapes, 0 when it reaches none, None when the shapes are not
-    known."""
+    known; `region_source` begins the sentence that tells where it comes from."""
 
     engine: str
     version: str
@@ -50,6 +50,7 @@ class ServerFacts:
     guards: tuple[str, ...] | None = None
     fault: str | None = None
     fault_region: int | None = None
+    region_source: str = "by its shapes the server"
     simulated: bool = False
     notes: tuple[str, ...] = ()
     raw: dict[str, Any] = field(default_factory=dict)

@@ -37,18 +37,24 @@ def choose_tails(resend: Resend, facts: ServerFacts) -> tuple[dict[int, str], st
     if region is None:
         suspects, controls = UNKNOWN_SUSPECTS, (FAR_CONTROL,)
         why = "the fault region is not known here: tails 1 to 4 are suspects"
-    elif region == 0:
-        suspects, controls = (1,), (2, FAR_CONTROL)
-        why = "by its shapes the server has no affected batch size: tail 1 is tested all the same"
     else:
-        suspects, controls = tuple(range(1, region + 1)), (region + 1, FAR_CONTROL)
-        why = f"by its shapes the server is affected up to M = {region}"
+        suspects, controls = default_tails(region)
+        source = facts.region_source
+        why = f"{source} has no affected batch size: tail 1 is tested all the same"
+        if region:
+            why = f"{source} is affected up to M = {region}"
     if resend.suspects is not None:
         suspects, why = resend.suspects, "suspect tails given in the plan"
     if resend.controls is not None:
         controls = resend.controls
     kinds = dict.fromkeys(controls, "control") | dict.fromkeys(suspects, "suspect")
     return kinds, why
+
+
+def default_tails(region: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Suspect and control tails where batches up to `region` tokens (0: none) are affected."""
+    suspects = tuple(range(1, max(region, 1) + 1))
+    return suspects, tuple(dict.fromkeys((suspects[-1] + 1, FAR_CONTROL)))
 
 
 def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
