@@ -18,6 +18,7 @@ from fidelity.cli_options import (
     FamilyOption,
     FaultOption,
     FolderOption,
+    GpuOption,
     HitsOption,
     LengthOption,
     Many,
@@ -69,6 +70,7 @@ def run(
     max_minutes: MinutesOption = None,
     fail_fast: FailFastOption = None,
     max_rate: RateOption = None,
+    gpu: GpuOption = None,
     fault: FaultOption = None,
     strategy: StrategyOption = None,
     cu: CuOption = None,
@@ -114,6 +116,7 @@ def run(
         max_rate=max_rate,
     )
     target = {
+        "gpu": gpu,
         "fault": fault,
         "strategy": strategy,
         "cu": cu,

@@ -12,6 +12,7 @@ from fidelity.cli_options import (
     FailFastOption,
     FamilyOption,
     FolderOption,
+    GpuOption,
     HitsOption,
     LengthOption,
     MinutesOption,
@@ -43,6 +44,7 @@ def check(
     max_minutes: MinutesOption = None,
     fail_fast: FailFastOption = None,
     max_rate: RateOption = None,
+    gpu: GpuOption = None,
     header_file: Annotated[
         Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
     ] = None,
@@ -92,6 +94,7 @@ def check(
     )
     shared["max_requests"] = max_requests
     target = {
+        "gpu": gpu,
         "header_file": header_file,
         "ca_file": ca_file,
         "served_model": served_model,

@@ -47,6 +47,10 @@ FailFastOption = Annotated[
 RateOption = Annotated[
     float | None, typer.Option("--max-rate", help="Share of corrupt prompts a pass excludes. [default: 0.1]")
 ]
+GpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", help="GPU of the server, such as mi350x: its affected tails become suspects."),
+]
 FaultOption = Annotated[
     str | None,
     typer.Option("--fault", help="Embedded engine: split-k-nan (default), split-k, split-k-extend, none."),

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fidelity.errors import PlanError, did_you_mean
+from fidelity.gpus import gpu
 from fidelity.guards.registry import guard
 from fidelity.paths import data_dir
 from fidelity.servers.address import check_url
@@ -46,6 +47,10 @@ class Target(Section):
     runtime: Literal["docker", "podman", "nerdctl"] | None = None
     flags: tuple[str, ...] = ()
     """Flags of the user's own for the sglang server."""
+    gpu: str | None = None
+    """The GPU of a real server, for its fault region; never guessed."""
+    compute_units: int | None = Field(None, ge=1)
+    """What aiter sees of that GPU, where a partition mode leaves fewer than all."""
     header_file: Path | None = None
     """Lines `Name: value` sent with every request to an attached server, read from there each time."""
     ca_file: Path | None = None
@@ -58,6 +63,15 @@ class Target(Section):
     """May an attached server get more than one request at once, to warm it up?"""
     assume_idle: bool = False
     """Take for granted that nobody else uses an attached server, where it does not say."""
+
+
+    @field_validator("gpu")
+    @classmethod
+    def _known_gpu(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else gpu(value).name
+        except PlanError as exc:
+            raise ValueError(exc.message) from exc
 
 
 class Arm(Section):
@@ -108,7 +122,8 @@ class Thresholds(Section):
     in nats up to which a flip is no corruption. `sure`: cold top-1 probability a prompt needs. `alpha`: the
     run's error rate over all tests of a shift. `kappa`, `least_margin`: a suspect's JSD may exceed its
     control's by max(kappa x control floor, least_margin) nats. `slack`: nats that censoring may leave open
-    in a JSD. `elevated`: median JSD in nats from which control hits need an explanation."""
+    in a JSD. `elevated`: median JSD in nats from which control hits need an explanation. `looks`: times the
+    run may be judged as it grows; each look spends its share of alpha and of 1 - confidence."""
 
     max_rate: float = Field(0.10, gt=0, lt=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
@@ -119,6 +134,13 @@ class Thresholds(Section):
     least_margin: float = Field(1e-3, gt=0)
     slack: float = Field(0.05, gt=0)
     elevated: float = Field(0.01, gt=0)
+    looks: int = Field(1, ge=1, le=2)
+
+    @property
+    def each_look(self) -> "Thresholds":
+        """What one look decides by, so that all of them together keep the error rates (Bonferroni)."""
+        spent = {"alpha": self.alpha / self.looks, "confidence": 1 - (1 - self.confidence) / self.looks}
+        return self if self.looks == 1 else self.model_copy(update=spent)
 
 
 class RunPlan(Section):

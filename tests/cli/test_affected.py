@@ -84,3 +84,9 @@ def test_a_model_without_experts(here: Here, tmp_path: Path) -> None:
     assert done.code == 2
     assert "has no mixture of experts" in done.err
     assert "dense models never take the split MoE kernel" in done.err
+
+
+def test_a_check_takes_the_gpu_and_refuses_an_unknown_one(here: Here) -> None:
+    done = here("check", "http://127.0.0.1:9", "--gpu", "mi9")
+    assert done.code == 2
+    assert "no GPU 'mi9' is known here" in done.err
