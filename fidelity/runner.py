@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fidelity import forecast, preflight
+from fidelity import fault_region, forecast, preflight
 from fidelity.engines import sglang
 from fidelity.errors import FidelityError
 from fidelity.events import (
@@ -128,6 +128,7 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
         facts = sglang.facts(server.client)
         preflight.prove(plan, arm, facts)
         facts = preflight.learn_vocabulary(server, facts, work.budget)
+        facts = fault_region.learn(plan.target, facts)
         cells = choose_cells(plan.resend, facts)
         prompts = work.prompts or open_prompts(plan, server.client)
         work.prompts = prompts
