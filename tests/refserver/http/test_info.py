@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import httpx
 import numpy as np
@@ -58,6 +59,21 @@ def test_metrics_count(serve: Serve) -> None:
     assert value("num_running_reqs") == 0
 
 
+def test_the_load_figures_count_what_was_computed(serve: Serve) -> None:
+    client = serve(seed=1)
+
+    def computed() -> int:
+        (load,) = client.http.get("/v1/loads").json()["loads"]
+        assert (load["dp_rank"], load["num_running_reqs"], load["num_waiting_reqs"]) == (0, 0, 0)
+        return int(load["total_prefill_uncached_tokens"])
+
+    seen = [computed()]
+    for _ in range(2):
+        client.generate(prompt(193, seed=7), extra_key="loads")
+        seen.append(computed())
+    assert [after - before for before, after in pairwise(seen)] == [193, 1]
+
+
 def test_running_requests_are_counted_and_block_a_flush(serve: Serve) -> None:
     client = serve(seed=2)
     body = {"input_ids": prompt(65), "stream": True, "sampling_params": {"max_new_tokens": 4000}}
@@ -66,8 +82,9 @@ def test_running_requests_are_counted_and_block_a_flush(serve: Serve) -> None:
         lines = reply.iter_lines()
         next(lines)
         state = client.http.get("/server_info").json()["internal_states"][0]
+        (load,) = client.http.get("/v1/loads").json()["loads"]
         refused = client.post("/flush_cache", {})
-    assert state["num_running_reqs"] == 1
+    assert state["num_running_reqs"] == load["num_running_reqs"] == 1
     assert (refused.status_code, refused.text.startswith("Flush cache failed")) == (400, True)
     # The client has left: the engine gives its request up, so that a patient flush gets through.
     patient = client.post("/flush_cache?timeout=10", {})
