@@ -28,6 +28,10 @@ class ArmRecord:
     unsure: bool = False
     tokenizer: str = ""
     warnings: list[str] = field(default_factory=list)
+    image: str | None = None
+    """The container image of its server, with its digest."""
+    markers: list[str] = field(default_factory=list)
+    """What each of its server's processes tells of its guard, one line each."""
     seconds: float = 0.0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fidelity import fault_region, forecast, preflight
 from fidelity.engines import sglang
+from fidelity.engines.facts import ServerFacts
 from fidelity.errors import FidelityError
 from fidelity.events import (
     ArmDone,
@@ -24,6 +25,7 @@ from fidelity.events import (
     Skipped,
     Warning,
 )
+from fidelity.guards.markers import read_markers
 from fidelity.guards.registry import guard
 from fidelity.manifest import ArmRecord, Manifest
 from fidelity.observations import Observation, Recorder, cut_torn_line, read
@@ -39,7 +41,8 @@ from fidelity.probes.session import (
 )
 from fidelity.prompting import PromptSource, open_prompts, shuffled_cells
 from fidelity.servers.choose import server_for
-from fidelity.servers.process import wait_until_ready
+from fidelity.servers.guarded import prove as prove_guard
+from fidelity.servers.ready import wait_until_ready
 from fidelity.servers.running import RunningServer
 
 OBSERVATIONS = "observations.jsonl"
@@ -122,12 +125,14 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
     record.warnings = []
     yield ServerStarting(arm.name, plan.target.url or plan.target.model)
     with _server(work, arm) as server:
+        record.image = server.image
         if plan.target.kind in ("process", "container"):
             for line in wait_until_ready(server, plan.target.start_timeout):
                 yield ServerLog(arm.name, line)
         facts = sglang.facts(server.client)
         preflight.prove(plan, arm, facts)
         facts = preflight.learn_vocabulary(server, facts, work.budget)
+        _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
         cells = choose_cells(plan.resend, facts)
         prompts = work.prompts or open_prompts(plan, server.client)
@@ -163,6 +168,8 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
             yield Warning(arm.name, message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
         yield from _measure(work, session, record, cells)
+        for message in _prove_guard(arm, server, facts, record, suspects_ran=True):
+            yield _warn(record, arm.name, message)
     record.seconds = round(record.seconds + time.monotonic() - started, 2)
     work.save()
     yield ArmDone(arm.name, record.seconds)
@@ -245,6 +252,17 @@ def _with_attempt(group: resend.Group, attempt: int) -> resend.Group:
 
 def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
     return server_for(work.plan.target, arm, work.directory, work.manifest.run_id, work.plan.seed)
+
+
+def _prove_guard(
+    arm: Arm, server: RunningServer, facts: ServerFacts, record: ArmRecord, *, suspects_ran: bool
+) -> tuple[str, ...]:
+    """Warnings of a server that we started with (or without) a guard. Raises NotWhatWasAskedError."""
+    if server.markers is None:
+        return ()
+    told = read_markers(server.markers)
+    record.markers = [marker.line() for marker in told]
+    return prove_guard(guard(arm.guard), told, facts.raw, suspects_ran=suspects_ran)
 
 
 def _warn(record: ArmRecord, arm: str, message: str) -> Warning:

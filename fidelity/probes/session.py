@@ -79,7 +79,8 @@ class Session:
         NotWhatWasAskedError when the server reads a text as another number of tokens.
         """
         request = self._as_text(request)
-        before = self._load() if watch else None
+        # A server that we started has no other clients, and its figures may trail the request before.
+        before = self._load() if watch and not self.server.owned else None
         (record,) = self._send([request], [observation], before)
         read = record.answer.prompt_tokens
         # A seed is a prompt cut anywhere: its last words may make other tokens by themselves.
@@ -142,7 +143,7 @@ class Session:
             return
         if failed and failed[0].status == 0:
             self._time_left()
-            died = self.server.died()
+            died = self.server.died(patience=5)
             if died or not sglang.answers(self.server.client):
                 raise UnreachableError(
                     f"the server stopped answering ({failed[0].error}){': ' + died if died else ''}",

@@ -4,7 +4,7 @@
      "label": "...",                    what hardware or simulation the figures speak of
      "verdict": {...},                  fidelity.verdicts.RunVerdict, nested
      "run": {"plan", "argv", "version", "python", "platform"},
-     "servers": {ARM: {"facts", "tokenizer", "prompts"}}}
+     "servers": {ARM: {"facts", "tokenizer", "prompts", "image", "markers"}}}
 
 Floats that JSON cannot carry are the strings "nan", "inf" and "-inf".
 """
@@ -37,7 +37,13 @@ def write_summary(path: Path, verdict: RunVerdict, manifest: Manifest) -> None:
             "platform": manifest.platform,
         },
         "servers": {
-            name: {"facts": arm.facts, "tokenizer": arm.tokenizer, "prompts": arm.prompts}
+            name: {
+                "facts": arm.facts,
+                "tokenizer": arm.tokenizer,
+                "prompts": arm.prompts,
+                "image": arm.image,
+                "markers": arm.markers,
+            }
             for name, arm in manifest.arms.items()
         },
     }

@@ -1,28 +1,29 @@
 """The same server inside an image, by docker, podman or nerdctl."""
 
-import json
 import os
+import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from fidelity.errors import StartError
 from fidelity.plan import Target
 from fidelity.servers import launch
-from fidelity.servers.launch import Launch
-from fidelity.servers.process import free_port, keep
+from fidelity.servers.guarded import Folders
+from fidelity.servers.image import Image, ask
+from fidelity.servers.launch import Additions
+from fidelity.servers.port import port_for
+from fidelity.servers.process import check_model, keep
 from fidelity.servers.running import RunningServer
 
-RUNTIMES = ("docker", "podman", "nerdctl")
 CACHES = "/fidelity/cache"
-GUARD = "/fidelity/guard"
-MARKERS = "/fidelity/markers"
+INSIDE = Folders(Path("/fidelity/guard"), Path("/fidelity/markers"))
+"""Where a guard's folders are mounted."""
+HUB = "/root/.cache/huggingface"
+# https://docs.sglang.ai/platforms/amd_gpu.html; of --privileged only what the GPU needs
 ROCM_FLAGS = (
     "--device=/dev/kfd",
     "--device=/dev/dri",
@@ -32,56 +33,13 @@ ROCM_FLAGS = (
     "--cap-add=SYS_PTRACE",
     "--security-opt=seccomp=unconfined",
 )
-_VERSION = "import importlib.metadata as m; print(m.version('sglang'))"
+NVIDIA_FLAGS = ("--gpus=all", "--ipc=host", "--shm-size=16G")
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
-@dataclass(frozen=True)
-class Image:
-    """An image as the runtime knows it: `digest` is its repository digest, else its id."""
-
-    name: str
-    digest: str
-    sglang: str
-
-
-@dataclass(frozen=True)
-class GuardFolders:
-    """Host folders of a guard: its modules, and the private place where its processes leave markers."""
-
-    modules: Path
-    markers: Path
-
-
-def find_runtime(wanted: str | None) -> str:
-    """The container runtime to use. Raises StartError when none, or not the wanted one, is on PATH."""
-    for name in (wanted,) if wanted else RUNTIMES:
-        if name and shutil.which(name):
-            return name
-    what = f"the container runtime '{wanted}'" if wanted else "no container runtime (docker, podman, nerdctl)"
-    raise StartError(
-        f"{what} is not on PATH" if wanted else f"{what} is on PATH",
-        "install one, name it with --runtime, or run inside the image and leave out --image",
-    )
-
-
-def inspect(runtime: str, name: str) -> Image:
-    """The image's digest and sglang version, pulled first where it is not here. Raises StartError."""
-    found = _ask(runtime, "image", "inspect", name)
-    if found.returncode:
-        pulled = subprocess.run([runtime, "pull", name], check=False)
-        found = _ask(runtime, "image", "inspect", name)
-        if pulled.returncode or found.returncode:
-            raise StartError(
-                f"the image {name} is not here and could not be pulled", "check its name and your login"
-            )
-    data = json.loads(found.stdout)[0]
-    digest = (data.get("RepoDigests") or [data.get("Id", "unknown")])[0]
-    asked = _ask(runtime, "run", "--rm", "--entrypoint", "python3", name, "-c", _VERSION)
-    if asked.returncode:
-        raise StartError(
-            f"the image {name} has no sglang: {asked.stderr.strip()[-300:]}", "give an sglang image"
-        )
-    return Image(name, digest, asked.stdout.strip())
+def container_name(run_id: str, arm: str) -> str:
+    """A name that every runtime takes."""
+    return "fidelity-" + re.sub(r"[^a-zA-Z0-9_.-]", "-", f"{run_id}-{arm}")
 
 
 def launch_line(
@@ -90,57 +48,65 @@ def launch_line(
     image: Image,
     port: int,
     name: str,
-    guard: Launch,
-    folders: GuardFolders | None,
+    guard: Additions,
+    here: Folders,
 ) -> list[str]:
-    """The whole `RUNTIME run` command of one arm. Secrets are passed by name, never by value."""
+    """The whole `RUNTIME run` command of one arm. Secrets are passed by name, never by value. Raises
+    PlanError for a broken preset or a model folder that is not there."""
     chosen = launch.preset(target.model)
-    model = Path(target.model)
-    caches = Path.home() / ".cache" / "fidelity"
-    mounts = [(str(caches / "kernels"), CACHES, ""), (str(_hub()), "/root/.cache/huggingface", "")]
-    if model.exists():
-        mounts.append((str(model.resolve()), str(model.resolve()), ":ro"))
-        chosen = launch.Preset(str(model.resolve()), chosen.flags, chosen.env)
-    if folders is not None:
-        mounts += [(str(folders.modules), GUARD, ":ro"), (str(folders.markers), MARKERS, "")]
+    check_model(chosen.model)
+    model, mounts = chosen.model, [(kernel_caches(), CACHES, ""), (hub(), HUB, "")]
+    folder = Path(model).expanduser().resolve()
+    if folder.is_dir():
+        model, mounts = str(folder), [*mounts, (folder, str(folder), ":ro")]
+    mounts.append((here.markers, str(INSIDE.markers), ""))
+    guarded = "PYTHONPATH" in guard.env
+    if guarded:
+        mounts.append((here.modules, str(INSIDE.modules), ":ro"))
     env = {
         "AITER_JIT_DIR": f"{CACHES}/aiter",
         "TRITON_CACHE_DIR": f"{CACHES}/triton",
+        "HF_HOME": HUB,
         **chosen.env,
         **{key: value for key, value in guard.env.items() if key != "PYTHONPATH"},
     }
-    words = [runtime, "run", "--rm", "--name", name, *ROCM_FLAGS, f"--publish=127.0.0.1:{port}:{port}"]
-    words += [f"--volume={host}:{inside}{mode}" for host, inside, mode in mounts]
+    words = [runtime, "run", "--rm", "--name", name, *gpu_flags(), f"--publish=127.0.0.1:{port}:{port}"]
+    words += [f"--volume={place}:{inside}{mode}" for place, inside, mode in mounts]
     words += [f"--env={key}={value}" for key, value in env.items()]
-    words += [f"--env={key}" for key in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if key in os.environ]
+    words += [f"--env={key}" for key in SECRETS if key in os.environ]
+    start = image.sglang.start
+
+    def help_text() -> str:
+        return ask(
+            runtime, "run", "--rm", *gpu_flags(), "--entrypoint", "python3", image.name, *start, "--help"
+        ).stdout
+
     server = launch.command(
-        ["python3", "-m", "sglang.launch_server"],
-        chosen,
+        ["python3", *start],
+        model,
+        {**chosen.flags, **guard.flags},
         port,
-        version=image.sglang,
-        help_text=lambda: "",
-        user=[*guard.argv, *target.flags],
+        version=image.sglang.version,
+        help_text=help_text,
+        user=target.flags,
         host="0.0.0.0",
     )
     # The image's own PYTHONPATH is kept: the guard's folder goes in front of it.
-    path = f'PYTHONPATH="{GUARD}${{PYTHONPATH:+:$PYTHONPATH}}" ' if folders is not None else ""
+    path = f'PYTHONPATH="{INSIDE.modules}${{PYTHONPATH:+:$PYTHONPATH}}" ' if guarded else ""
     return [*words, "--entrypoint", "/bin/sh", image.name, "-c", f"{path}exec {shlex.join(server)}"]
 
 
 @contextmanager
 def container(
-    target: Target, guard: Launch, folders: GuardFolders | None, log: Path, name: str
+    target: Target, runtime: str, image: Image, guard: Additions, here: Folders, log: Path, name: str
 ) -> Iterator[RunningServer]:
-    """Start the server in its image, yield it before it is ready, remove the container. Raises StartError."""
-    if target.image is None:
-        raise StartError("no image is named", "give --image NAME")
-    runtime = find_runtime(target.runtime)
-    image = inspect(runtime, target.image)
-    port = free_port()
-    for folder in (Path.home() / ".cache" / "fidelity" / "kernels", _hub()):
+    """Start the server in its image, yield it before it is ready, remove the container. Raises StartError,
+    PlanError."""
+    port = port_for(target.flags)
+    words = launch_line(target, runtime, image, port, name, guard, here)
+    for folder in (kernel_caches(), hub()):
         folder.mkdir(parents=True, exist_ok=True)
-    words = launch_line(target, runtime, image, port, name, guard, folders)
-    with keep(words, os.environ, log, last=shlex.join([runtime, "rm", "--force", name])) as keeper:
+    with keep(words, {}, log, last=shlex.join([runtime, "rm", "--force", name])) as keeper:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=target.timeout) as client:
             yield RunningServer(
@@ -150,12 +116,21 @@ def container(
                 log=log,
                 process=keeper,
                 image=f"{image.name} ({image.digest})",
+                markers=here.markers,
             )
 
 
-def _ask(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+def gpu_flags() -> tuple[str, ...]:
+    """What gives a container the GPUs: ROCm's devices, except on a machine that has NVIDIA's tools only."""
+    nvidia = shutil.which("nvidia-smi") is not None and not Path("/dev/kfd").exists()
+    return NVIDIA_FLAGS if nvidia else ROCM_FLAGS
 
 
-def _hub() -> Path:
-    return Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+def kernel_caches() -> Path:
+    """The folder of this machine that keeps compiled kernels between runs."""
+    return Path.home() / ".cache" / "fidelity" / "kernels"
+
+
+def hub() -> Path:
+    """The Hugging Face home of this machine."""
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")

@@ -79,8 +79,17 @@ def test_the_requests_are_those_of_the_records(start: Any, fake: Any) -> None:
         assert body["logprob_start_len"] == -1
         assert "routed_dp_rank" not in body
     assert [token for token, _ in records[2].answer.asked[0]] == top
-    # Nothing is flushed, no health check shares a batch, and only hits are looked at from both sides.
+    # Nothing is flushed, and no health check shares a batch.
+    assert fake.paths == ["/generate"] * 4
+    assert {one.alone for one in records} == {None}
+
+
+def test_only_hits_on_a_server_of_others_are_looked_at_from_both_sides(start: Any, fake: Any) -> None:
+    session, group = start(fake)
+    session.server = replace(session.server, owned=False)
+    records, _ = play(session, group)
     assert fake.paths == ["/generate"] * 2 + ["/v1/loads", "/generate", "/v1/loads"] * 2
+    assert [one.alone for one in records] == [None, None, True, True]
 
 
 def test_the_ids_are_recorded_once(start: Any, fake: Any) -> None:
