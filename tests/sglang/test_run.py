@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from fidelity.observations import read
+
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1800)]
 
 REPOSITORY = Path(__file__).parents[2]
@@ -88,6 +90,8 @@ def test_the_retreat_guard_goes_in_and_proves_itself(
     assert code == PASS, out
     (scheduler,) = (line for line in record["markers"] if line.startswith("scheduler pid "))
     assert "Req._compute_max_prefix_len" in scheduler
-    records = (tmp_path / "run" / "observations.jsonl").read_text().splitlines()
-    tails = [one["tail_seen"] for one in map(json.loads, records) if one["role"] == "hit"]
-    assert min(tails) == 65
+    records = read(tmp_path / "run" / "observations.jsonl")
+    suspects = [one for one in records if one.role == "hit" and one.kind == "suspect"]
+    assert len(suspects) == 30
+    assert min(one.tail_seen or 0 for one in suspects) >= 2
+    assert all(one.answer.faces == {} for one in suspects)
