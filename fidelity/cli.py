@@ -34,7 +34,8 @@ from fidelity.cli_options import (
     ThinkingOption,
     TokenizerOption,
 )
-from fidelity.cli_shapes import affected
+from fidelity.cli_plan import plan
+from fidelity.cli_shapes import affected, kernel
 
 app = typer.Typer(
     help="Does an LLM server compute the right next-token distribution on its cached paths?",
@@ -135,6 +136,8 @@ def run(
 
 app.command()(check)
 app.command()(affected)
+app.command()(kernel)
+app.command()(plan)
 
 
 @app.command()
@@ -162,11 +165,21 @@ def prompts(
 @app.command()
 def report(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    max_rate: RateOption = None,
+    kappa: Annotated[
+        float | None, typer.Option("--kappa", help="Times its control's own JSD that a cell may exceed it.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", help="Error rate of the run's tests of a shift.")
+    ] = None,
 ) -> None:
-    """Judge a recorded run again, without a server, and rewrite its reports."""
+    """Judge a recorded run again, without a server, and rewrite its reports.
+
+    Thresholds other than the run's own are told in the reports.
+    """
     from fidelity import commands
 
-    raise typer.Exit(commands.report(directory))
+    raise typer.Exit(commands.report(directory, {"max_rate": max_rate, "kappa": kappa, "alpha": alpha}))
 
 
 @app.command()

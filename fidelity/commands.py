@@ -110,9 +110,41 @@ def _plan(
     return plans.build(plans.merge(data, over), config or "the command line")
 
 
-def report(directory: Path) -> int:
-    """`fidelity report`."""
-    return conclude(manifests.load(directory), directory, Console())
+def report(directory: Path, thresholds: dict[str, Any]) -> int:
+    """`fidelity report`: None leaves the run's own threshold. Raises FidelityError."""
+    manifest = manifests.load(directory)
+    data = plans.merge(manifest.plan.model_dump(), {"thresholds": thresholds})
+    return conclude(manifest, directory, Console(), plans.build(data).thresholds)
+
+
+def plan(
+    model: str | None,
+    url: str | None,
+    guards: Sequence[str] | None,
+    config: str | None,
+    shared: dict[str, Any],
+    target: dict[str, Any],
+    latency: float,
+    minutes: float | None,
+    as_json: bool,
+) -> int:
+    """`fidelity plan`: as given, or sized by `minutes` or by a max_rate without a number of prompts. Raises
+    FidelityError."""
+    from fidelity import planning
+    from fidelity.prompting import order_prompts
+
+    plan = _plan(model, url, guards, config, shared, target)
+    if minutes is not None:
+        plan = planning.sized_by_minutes(plan, minutes, latency)
+    elif shared["thresholds"]["max_rate"] is not None and shared["prompts"]["count"] is None:
+        plan = planning.sized_by_rate(plan)
+    outlook = planning.look_ahead(plan, latency)
+    order_prompts(plan)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(outlook), indent=1) + "\n")
+    else:
+        sys.stdout.write("\n".join(planning.lines(outlook)) + "\n")
+    return 0
 
 
 def show_prompts(
@@ -201,6 +233,14 @@ def affected(
     shown = {"json": render.as_json, "markdown": render.as_markdown, "text": render.as_text}
     sys.stdout.write(shown[form](found))
     return 0
+
+
+def kernel(tps: str, **given: Any) -> int:
+    """`fidelity kernel`. Raises FidelityError."""
+    from fidelity.kernel.command import Options
+    from fidelity.kernel.command import kernel as check
+
+    return check(Options(tps=_sizes("--tp", tps), **given), Console(highlight=False))
 
 
 def _sizes(flag: str, text: str) -> list[int]:
