@@ -119,7 +119,7 @@ def _figures(
     corrupt: int, exercised: int, lower: float, upper: float, limits: Thresholds
 ) -> tuple[Figure, ...]:
     name = f"corrupt-prompt rate, {corrupt} of {exercised}"
-    source = f"thresholds.max_rate; exact one-sided limits at {limits.confidence:.0%}"
+    source = f"thresholds.max_rate; exact one-sided limits at {limits.confidence * 100:g}%"
     return (
         Figure(f"{name}: lower limit", lower, "<=", limits.max_rate, source, lower <= limits.max_rate),
         Figure(f"{name}: upper limit", upper, "<=", limits.max_rate, source, upper <= limits.max_rate),
@@ -151,7 +151,7 @@ def _decide(
         named = ", ".join(f"{rule} in {count} sends" for rule, count in rules.most_common())
         return FAIL, f"{counted}: {named}"
     if corrupt and not lower <= limits.max_rate:
-        return FAIL, f"{counted}: at least {lower:.1%} at {limits.confidence:.0%}"
+        return FAIL, f"{counted}: at least {lower:.1%} at {limits.confidence * 100:g}%"
     if not exercised:
         if not prompts:
             return NOT_EXERCISED, "no prompt was measured"
@@ -159,7 +159,7 @@ def _decide(
             f"{why} ({n} sends)" for why, n in misses.most_common()
         ) or "no send was made"
     bound = f"at most {upper:.2g}" if upper < 0.01 else f"at most {_percent(upper)}"
-    said = f"{counted}: {bound} at {limits.confidence:.0%}"
+    said = f"{counted}: {bound} at {limits.confidence * 100:g}%"
     if not upper <= limits.max_rate:
         needed = prompts_needed(limits.max_rate, limits.confidence, corrupt) - exercised
         return (

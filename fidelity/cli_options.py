@@ -5,6 +5,16 @@ from typing import Annotated
 
 import typer
 
+
+def share(text: str) -> float:
+    """A share, as `0.01` or `1%`. Raises BadParameter."""
+    number = text.strip().removesuffix("%")
+    try:
+        return float(number) / (100 if number != text.strip() else 1)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is no share: give 0.01 or 1%") from None
+
+
 Many = list[str] | None
 Numbers = list[int] | None
 
@@ -45,7 +55,12 @@ FailFastOption = Annotated[
     bool | None, typer.Option("--fail-fast", help="Stop at the first proof of corruption.")
 ]
 RateOption = Annotated[
-    float | None, typer.Option("--max-rate", help="Share of corrupt prompts a pass excludes. [default: 0.1]")
+    float | None,
+    typer.Option(
+        "--max-rate",
+        parser=share,
+        help="Share of corrupt prompts a pass excludes, 0.01 or 1%. [default: 0.1]",
+    ),
 ]
 GpuOption = Annotated[
     str | None,

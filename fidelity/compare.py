@@ -13,6 +13,9 @@ from fidelity.stats.topk import ROUNDING
 NEAR_TIE = 0.125
 """nats: one bf16 step of a logit in [16, 32); a flip within it is a near-tie, not corruption."""
 
+TIE_ROUNDING = 1e-5
+"""nats: by so much a bf16 step can come out larger between two single-precision logprobs."""
+
 RUN_LENGTH = 8
 FLAT_ENTRIES = 5
 FLAT_SPREAD = 1e-4
@@ -101,7 +104,7 @@ def compare_first_token(
     known = dict(row)
     if token in known:
         regret = top_logprob - known[token]
-        return Agreement("hard flip" if not regret <= near_tie else "near-tie", regret)
+        return Agreement("near-tie" if regret <= near_tie + TIE_ROUNDING else "hard flip", regret)
     return Agreement("off-list", top_logprob - min(row, key=_logprob)[1])
 
 
@@ -136,6 +139,6 @@ def _impossible(values: list[float], emitted: float | None, near_tie: float) -> 
     top = max(values)
     if top > ROUNDING or sum(map(math.exp, values)) > 1 + ROUNDING:
         return "probabilities above 1 at output token {position}"
-    if emitted is not None and not top - emitted <= near_tie:
+    if emitted is not None and not top - emitted <= near_tie + TIE_ROUNDING:
         return f"output token {{position}} is {top - emitted:.2f} nat below the top one at temperature 0"
     return None

@@ -10,6 +10,7 @@ from fidelity.compare import Agreement, compare_first_token
 from fidelity.evidence import Group, Judged, missed, not_cold
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
+from fidelity.stats import agreement
 from fidelity.stats.divergence import Divergences, divergences
 from fidelity.stats.topk import ABSENT, BoolArray, TopK
 
@@ -84,10 +85,12 @@ def tie_threshold(healthy: Sequence[Sends], near_tie: float) -> Tie:
     regrets = regrets[regrets <= TIE_CAP]
     if len(regrets) < TIE_PAIRS:
         return Tie(near_tie, "thresholds.near_tie")
-    p99 = float(np.quantile(regrets, 0.99, method="higher"))
-    if p99 <= near_tie:
-        return Tie(near_tie, f"thresholds.near_tie; p99 of {len(regrets)} cold and control pairs: {p99:.2g}")
-    return Tie(p99, f"p99 of {len(regrets)} cold and control pairs; thresholds.near_tie: {near_tie:g}")
+    tau = agreement.tie_threshold(regrets)
+    if tau <= max(near_tie, agreement.TIE):
+        return Tie(
+            near_tie, f"thresholds.near_tie; no less than p99 of {len(regrets)} cold and control pairs"
+        )
+    return Tie(tau, f"p99 of {len(regrets)} cold and control pairs; thresholds.near_tie is {near_tie:g}")
 
 
 def _compare(

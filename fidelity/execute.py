@@ -13,7 +13,7 @@ from fidelity.errors import ResultsError
 from fidelity.judge import judge
 from fidelity.manifest import Manifest
 from fidelity.observations import read
-from fidelity.plan import RunPlan
+from fidelity.plan import RunPlan, Thresholds
 from fidelity.report.console import Progress, print_verdict
 from fidelity.report.write import write_all
 from fidelity.runner import OBSERVATIONS, run
@@ -72,9 +72,12 @@ def execute(manifest: Manifest, directory: Path, console: Console) -> int:
     return conclude(manifest, directory, console)
 
 
-def conclude(manifest: Manifest, directory: Path, console: Console) -> int:
-    """Judge what a directory holds, write the reports, say the verdict; returns the exit code."""
-    verdict = judge(manifest, read(directory / OBSERVATIONS))
+def conclude(
+    manifest: Manifest, directory: Path, console: Console, thresholds: Thresholds | None = None
+) -> int:
+    """Judge what a directory holds, by the plan's thresholds or others, write the reports, say the verdict;
+    returns the exit code."""
+    verdict = judge(manifest, read(directory / OBSERVATIONS), thresholds)
     write_all(directory, verdict, manifest)
     print_verdict(console, verdict, directory)
     return verdict.exit_code

@@ -7,7 +7,7 @@ from fidelity.arm_judge import judge_arms
 from fidelity.manifest import Manifest
 from fidelity.memory import no_collection
 from fidelity.observations import Observation
-from fidelity.plan import RunPlan
+from fidelity.plan import Thresholds
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -27,11 +27,17 @@ _EXIT = {
 _WORST_FIRST = (FAIL, COULD_NOT_RUN, INCONCLUSIVE, PASS)
 
 
-def judge(manifest: Manifest, observations: Sequence[Observation]) -> RunVerdict:
-    """The run is the worst of its deciding arms; a run that did not end by itself is never a pass."""
+def judge(
+    manifest: Manifest, observations: Sequence[Observation], thresholds: Thresholds | None = None
+) -> RunVerdict:
+    """The run is the worst of its deciding arms; a run that did not end by itself is never a pass.
+
+    `thresholds` other than the plan's own, which were fixed before the first request, are told in a warning.
+    """
     plan = manifest.plan
+    limits = thresholds or plan.thresholds
     with no_collection():
-        arms = judge_arms(plan, manifest.arms, observations, plan.thresholds)
+        arms = judge_arms(plan, manifest.arms, observations, limits.each_look)
     deciding = [arm for arm in arms if not arm.baseline]
     worst = min(deciding, key=lambda arm: _WORST_FIRST.index(arm.state))
     state, reason = worst.state, f"arm {worst.name}: {worst.reason}"
@@ -49,11 +55,11 @@ def judge(manifest: Manifest, observations: Sequence[Observation]) -> RunVerdict
         status=manifest.status,
         partial=manifest.status != "complete",
         error=manifest.error,
-        bound=_bound(deciding, plan) if state == PASS else "",
+        bound=_bound(deciding, limits.each_look) if state == PASS else "",
         arms=tuple(arms),
         not_exercised=tuple(_not_exercised(arms)),
-        warnings=tuple(_run_warnings(arms)),
-        thresholds=plan.thresholds.model_dump(),
+        warnings=(*_rejudged(plan.thresholds, limits), *_run_warnings(arms)),
+        thresholds=limits.model_dump(),
         run_id=manifest.run_id,
         seed=plan.seed,
         version=manifest.version,
@@ -74,11 +80,10 @@ def label(manifest: Manifest) -> str:
     return f"{facts['engine']} {facts['version']} serving {facts['model']}, as the server reports itself"
 
 
-def _bound(deciding: Sequence[ArmVerdict], plan: RunPlan) -> str:
+def _bound(deciding: Sequence[ArmVerdict], limits: Thresholds) -> str:
     cells = [cell for arm in deciding for cell in arm.cells]
     corrupt = max(cell.corrupt for cell in cells)
     prompts = min(cell.exercised for cell in cells)
-    limits = plan.thresholds
     rate = f"at most {limits.max_rate * 100:g} % at {limits.confidence * 100:g} %"
     return f"{corrupt} corrupt prompts of {prompts}: {rate}"
 
@@ -100,6 +105,18 @@ def _not_exercised(arms: Sequence[ArmVerdict]) -> list[str]:
     ]
     found += [f"arm {arm.name}: nothing was measured" for arm in arms if not arm.cells]
     return [*found, "decode, batches and speculative decoding: this version probes cached re-sends only"]
+
+
+def _rejudged(own: Thresholds, used: Thresholds) -> list[str]:
+    before = own.model_dump()
+    changed = [
+        f"{name} {value:g} instead of {before[name]:g}"
+        for name, value in used.model_dump().items()
+        if value != before[name]
+    ]
+    if not changed:
+        return []
+    return ["re-judged with thresholds other than the run's own, chosen after it: " + ", ".join(changed)]
 
 
 def _run_warnings(arms: Sequence[ArmVerdict]) -> list[str]:

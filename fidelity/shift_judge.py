@@ -128,7 +128,7 @@ def neighbour_rule(
         lower,
         "<=",
         limits.max_rate,
-        f"thresholds.max_rate; exact one-sided limit at {limits.confidence:.0%}",
+        f"thresholds.max_rate; exact one-sided limit at {limits.confidence * 100:g}%",
         lower <= limits.max_rate,
     )
     verdict = replace(verdict, figures=(*verdict.figures, figure))

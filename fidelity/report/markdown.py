@@ -143,8 +143,10 @@ def _listed(value: Any) -> str:
 def _thresholds(verdict: RunVerdict, manifest: Manifest) -> Iterator[tuple[str, float, str]]:
     fields = type(manifest.plan.thresholds).model_fields
     for name, value in verdict.thresholds.items():
+        own = getattr(manifest.plan.thresholds, name, value)
         is_default = name in fields and fields[name].default == value
-        yield name, value, "default" if is_default else f"plan '{manifest.plan.name}'"
+        source = "default" if is_default else f"plan '{manifest.plan.name}'"
+        yield name, value, source if value == own else "chosen after the run"
 
 
 def _figures(verdict: RunVerdict) -> Iterator[tuple[CellVerdict, Figure]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fidelity.manifest import ArmRecord, Manifest
-from fidelity.plan import Arm, RunPlan
+from fidelity.plan import Arm, RunPlan, Thresholds
 from fidelity.probes.cells import Cell
 from fidelity.verdicts import (
     COULD_NOT_RUN,
@@ -281,7 +281,12 @@ def manifest() -> Manifest:
     return Manifest(
         run_id="20260101-120000-77",
         started="2026-01-01T12:00:00+0000",
-        plan=RunPlan(name="mine", arms=(Arm(name="none"), Arm(name="splitk", guard="splitk")), seed=7),
+        plan=RunPlan(
+            name="mine",
+            arms=(Arm(name="none"), Arm(name="splitk", guard="splitk")),
+            seed=7,
+            thresholds=Thresholds(sure=0.8),
+        ),
         argv=["/usr/local/bin/fidelity", "run", "--model", "embedded", "--output", "my folder"],
         arms={
             "none": ArmRecord(

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,10 @@ def test_thresholds_say_where_they_come_from(failing: RunVerdict, manifest: Mani
     text = section(render(failing, manifest), "Thresholds")
     assert row(text, "max_rate") == ["max_rate", "0.1", "default"]
     assert row(text, "sure") == ["sure", "0.8", "plan 'mine'"]
+    rejudged = replace(failing, thresholds={**failing.thresholds, "sure": 0.7})
+    text = section(render(rejudged, manifest), "Thresholds")
+    assert row(text, "sure") == ["sure", "0.7", "chosen after the run"]
+    text = section(render(failing, manifest), "Thresholds")
     assert row(text, "none")[3:] == ["0.905", "<= 0.1", "no", "thresholds.max_rate"]
 
 
