@@ -1,11 +1,13 @@
 """What is proved, learned and said of a server before its first measured request."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fidelity.engines import solitude, vacuity, vocabulary
 from fidelity.engines.facts import ServerFacts
-from fidelity.errors import NotWhatWasAskedError
+from fidelity.errors import NotWhatWasAskedError, StartError
+from fidelity.installed import aiter_guard, look
 from fidelity.plan import Arm, RunPlan
 from fidelity.probes.cells import Cell
 from fidelity.probes.session import Budget
@@ -52,7 +54,7 @@ def warnings(
     if not knows_ids:
         yield "the size of the vocabulary is not known: prompts are sent as text, not as token ids"
     longest = max(cell.length for cell in cells)
-    for found in vacuity.find(facts, longest, owned=server.owned):
+    for found in vacuity.find(facts, longest, owned=server.owned, aiter=_aiter(plan)):
         yield found.line()
     if server.owned:
         return
@@ -65,3 +67,14 @@ def warnings(
         yield "the server does not tell how many requests run: no suspect cell can pass without --assume-idle"
     if load is not None and load.busy:
         yield f"{load.busy} requests of others run now: what does not run alone proves nothing"
+
+
+def _aiter(plan: RunPlan) -> str | None:
+    """How the aiter beside a local sglang treats a split of one tile; None where there is none to look at."""
+    if plan.target.kind != "process":
+        return None
+    try:
+        source = look([plan.target.python or sys.executable]).fused_moe
+    except StartError:
+        return None
+    return aiter_guard(source)[0] if source else None

@@ -165,6 +165,12 @@ def test_unknown_keys_of_a_newer_version_are_passed_over(observation: Any) -> No
     assert from_json(json.dumps(data)) == observation(order=4)
 
 
+def test_records_from_before_the_load_figures_can_be_read(observation: Any) -> None:
+    old = json.loads(to_json(observation(alone=True, computed=1)))
+    del old["alone"], old["computed"]
+    assert from_json(json.dumps(old)) == observation(alone=None, computed=None)
+
+
 def test_places_that_cannot_be_written_or_read(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="cannot write") as caught:
         Recorder(tmp_path / "no" / "observations.jsonl")

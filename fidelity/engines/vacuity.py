@@ -24,14 +24,12 @@ class Vacuity:
         return f"{self.id}: {self.message} (remedy: {self.remedy})"
 
 
-def find(facts: ServerFacts, longest: int, *, owned: bool) -> list[Vacuity]:
+def find(facts: ServerFacts, longest: int, *, owned: bool, aiter: str | None = None) -> list[Vacuity]:
     """Every way that shows in the facts, for prompts of up to `longest` tokens. An environment shows only on
-    servers started with SGLANG_EXPOSE_OWN_ENV_VARS=1. `owned`: nobody else sends to this server."""
-    return [
-        Vacuity(*found)
-        for group in (_cache(facts), _lengths(facts, longest), _kernels(facts), _hidden(facts, owned))
-        for found in group
-    ]
+    servers started with SGLANG_EXPOSE_OWN_ENV_VARS=1. `owned`: nobody else sends to this server; `aiter`: how
+    its aiter treats a split of one tile (guarded, not affected, ...), where that can be looked up."""
+    groups = (_cache(facts), _lengths(facts, longest), _kernels(facts), _guards(facts, aiter))
+    return [Vacuity(*found) for group in (*groups, _hidden(facts, owned)) for found in group]
 
 
 Found = Iterator[tuple[str, str, str]]
@@ -133,12 +131,6 @@ def _kernels(facts: ServerFacts) -> Found:
             f"AITER_KSPLIT={env['AITER_KSPLIT']} overrides how aiter splits: the fault region is another",
             "unset AITER_KSPLIT, unless this is meant as a control",
         )
-    if facts.guards and {"splitk", "unsplit"} & set(facts.guards):
-        yield (
-            "guarded",
-            f"the guard {', '.join(facts.guards)} is applied: the fault it guards against cannot show",
-            "nothing, if the guard is what is tested",
-        )
     if _on(raw, "enable_deterministic_inference"):
         yield (
             "deterministic",
@@ -164,6 +156,21 @@ def _kernels(facts: ServerFacts) -> Found:
             "dp-attention",
             "tokens of other ranks join each batch: a request is alone only if every rank is idle",
             "start without --enable-dp-attention",
+        )
+
+
+def _guards(facts: ServerFacts, aiter: str | None) -> Found:
+    if facts.guards and {"splitk", "unsplit"} & set(facts.guards):
+        yield (
+            "guarded",
+            f"the guard {', '.join(facts.guards)} is applied: the fault it guards against cannot show",
+            "nothing, if the guard is what is tested",
+        )
+    if aiter in ("guarded", "not affected"):
+        yield (
+            "aiter-guarded",
+            f"this aiter is {aiter}: its own split-K fault cannot show",
+            "an image whose aiter is unguarded, unless this is meant as a control",
         )
 
 

@@ -107,3 +107,18 @@ def test_a_line_names_the_remedy() -> None:
         "(remedy: start the server without --disable-radix-cache)"
     )
     assert vacuity.find(replace(facts, prefix_cache=True), 225, owned=True) == []
+
+
+@pytest.mark.parametrize(
+    ("aiter", "ids"),
+    [
+        ("guarded", ["aiter-guarded"]),
+        ("not affected", ["aiter-guarded"]),
+        ("unguarded", []),
+        ("unknown", []),
+        (None, []),
+    ],
+)
+def test_an_aiter_with_a_guard_of_its_own(aiter: str | None, ids: list[str]) -> None:
+    facts = read_facts(PLAIN, HYBRID)
+    assert [one.id for one in vacuity.find(facts, 225, owned=True, aiter=aiter)] == ids
