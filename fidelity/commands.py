@@ -14,7 +14,7 @@ from rich.console import Console
 from fidelity import manifest as manifests
 from fidelity import plan as plans
 from fidelity.errors import FidelityError, UsageError
-from fidelity.execute import RESULTS, conclude, execute, new_run
+from fidelity.execute import RESULTS, conclude, execute, extend, new_run
 from fidelity.plan import RunPlan
 
 
@@ -53,6 +53,8 @@ def run(
     console = Console()
     if resume is not None:
         manifest = manifests.load(resume)
+        if shared["prompts"]["count"] is not None:
+            extend(manifest, shared["prompts"]["count"])
         return execute(manifest, resume, console)
     plan = _plan(model, url, guards, config, shared, target)
     manifest, directory = new_run(plan, output, sys.argv)

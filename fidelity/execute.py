@@ -9,7 +9,7 @@ from types import FrameType
 from rich.console import Console
 
 from fidelity import manifest as manifests
-from fidelity.errors import ResultsError
+from fidelity.errors import ResultsError, UsageError
 from fidelity.judge import judge
 from fidelity.manifest import Manifest
 from fidelity.observations import read
@@ -49,6 +49,23 @@ def new_run(plan: RunPlan, output: Path | None, argv: list[str]) -> tuple[Manife
     )
     manifest.save(directory)
     return manifest, directory
+
+
+def extend(manifest: Manifest, prompts: int) -> None:
+    """Give a recorded run more prompts, which takes another of the looks that its plan allowed beforehand:
+    to sample until it passes would pass anything. Raises UsageError."""
+    plan, looks = manifest.plan, manifest.plan.thresholds.looks
+    if prompts == plan.prompts.count:
+        return
+    if prompts < plan.prompts.count:
+        raise UsageError(f"the run has {plan.prompts.count} prompts already, {prompts} are fewer")
+    if manifest.looks_taken >= looks:
+        raise UsageError(
+            f"looks that the plan of this run allows: {looks}; taken: {manifest.looks_taken}",
+            "start a new run; one whose plan says `thresholds: {looks: 2}` can be extended once",
+        )
+    manifest.looks_taken += 1
+    manifest.plan = plan.with_prompts(prompts)
 
 
 def execute(manifest: Manifest, directory: Path, console: Console) -> int:

@@ -38,7 +38,8 @@ class ArmRecord:
 @dataclass
 class Manifest:
     """`status`: running, complete, stopped at the first proof, interrupted, out of time, out of requests,
-    or failed. `starts`: how often the run was begun or resumed."""
+    or failed. `starts`: how often the run was begun or resumed. `looks_taken`: how often it was judged and
+    then given more prompts, this time included."""
 
     run_id: str
     started: str
@@ -48,6 +49,7 @@ class Manifest:
     error: str | None = None
     exit_code: int | None = None
     starts: int = 0
+    looks_taken: int = 1
     arms: dict[str, ArmRecord] = field(default_factory=dict)
     version: str = __version__
     python: str = sys.version.split()[0]

@@ -64,7 +64,6 @@ class Target(Section):
     assume_idle: bool = False
     """Take for granted that nobody else uses an attached server, where it does not say."""
 
-
     @field_validator("gpu")
     @classmethod
     def _known_gpu(cls, value: str | None) -> str | None:
@@ -179,6 +178,10 @@ class RunPlan(Section):
         if all(arm.baseline for arm in self.arms):
             raise ValueError("every arm is a baseline: nothing would decide the run")
         return self
+
+    def with_prompts(self, count: int) -> "RunPlan":
+        """The same plan with another number of prompts."""
+        return self.model_copy(update={"prompts": self.prompts.model_copy(update={"count": count})})
 
 
 def build(data: Mapping[str, Any], source: str = "the command line") -> RunPlan:

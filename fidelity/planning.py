@@ -32,6 +32,7 @@ class Outlook:
     minutes: float
     looks: int
     max_rate: float
+    confidence: float
     bound: float
     prompts_to_pass: int
     caught: float
@@ -96,6 +97,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
         minutes=requests * latency / 60,
         looks=limits.looks,
         max_rate=limits.max_rate,
+        confidence=plan.thresholds.confidence,
         bound=clopper_pearson(0, count, limits.confidence).upper,
         prompts_to_pass=prompts_needed(limits.max_rate, limits.confidence),
         caught=detectable_rate(count, POWER),
@@ -109,7 +111,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
 def sized_by_rate(plan: RunPlan) -> RunPlan:
     """The plan with the fewest prompts that can bound the corruption rate at its `max_rate`."""
     limits = plan.thresholds.each_look
-    return _with_prompts(plan, prompts_needed(limits.max_rate, limits.confidence))
+    return plan.with_prompts(prompts_needed(limits.max_rate, limits.confidence))
 
 
 def sized_by_minutes(plan: RunPlan, minutes: float, latency: float) -> RunPlan:
@@ -117,14 +119,14 @@ def sized_by_minutes(plan: RunPlan, minutes: float, latency: float) -> RunPlan:
     when they do not allow one."""
     facts = assumed_facts(plan.target)
     cells = choose_cells(plan.resend, facts)
-    one, two = (_requests(_with_prompts(plan, count), facts, cells) for count in (1, 2))
+    one, two = (_requests(plan.with_prompts(count), facts, cells) for count in (1, 2))
     possible = 1 + math.floor((minutes * 60 / latency - one) / (two - one))
     if possible < 1:
         raise PlanError(
             f"{minutes:g} minutes at {latency:g} s a request do not allow one prompt ({one} requests)",
             "give more minutes, fewer cells (--tail, --control) or a shorter warm-up",
         )
-    return _with_prompts(plan, possible)
+    return plan.with_prompts(possible)
 
 
 def lines(outlook: Outlook) -> Iterator[str]:
@@ -142,7 +144,7 @@ def lines(outlook: Outlook) -> Iterator[str]:
     looks = "" if outlook.looks == 1 else f" ({outlook.looks} looks share the error rates)"
     yield (
         f"0 corrupt of {outlook.prompts} bound the corruption rate at {_percent(outlook.bound)} "
-        f"at 95 %{looks}; allowed are {_percent(outlook.max_rate)}"
+        f"at {outlook.confidence * 100:g} %{looks}; allowed are {_percent(outlook.max_rate)}"
     )
     if outlook.prompts < outlook.prompts_to_pass:
         yield f"this plan cannot pass: that takes {outlook.prompts_to_pass} prompts, none of them corrupt"
@@ -166,10 +168,6 @@ def _requests(plan: RunPlan, facts: ServerFacts, cells: list[Cell]) -> int:
         parts = forecast.parts(plan, facts, cells, tail, batches=owned, screens=number == 0)
         total += sum(part.requests for part in parts)
     return total
-
-
-def _with_prompts(plan: RunPlan, count: int) -> RunPlan:
-    return plan.model_copy(update={"prompts": plan.prompts.model_copy(update={"count": count})})
 
 
 def _percent(rate: float | None) -> str:
