@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fidelity import errors
-from fidelity.kernel.work import Answer, Check, Done, Failed, GuardProof, Machine, Timing, Work
+from fidelity.kernel.work import FILLS, Answer, Check, Done, Failed, GuardProof, Machine, Timing, Work
 from fidelity.verdicts import COULD_NOT_RUN, FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS
 
 EXIT = {
@@ -68,7 +68,9 @@ def judge(work: Work, answers: Sequence[Answer], ended: str | None = None) -> Ke
     reason = "; ".join(f"guard {one.guard}: {one.reason}" for one in guards if one.state == state)
     if done is None and state != FAIL:
         state = COULD_NOT_RUN
-        reason = failed.message if failed else f"the operator's process ended early: {ended or 'unknown'}"
+        reason = f"the operator's process ended early: {ended or 'unknown'}"
+        if failed:
+            reason = f"{failed.message}; {failed.hint}" if failed.hint else failed.message
     return KernelVerdict(
         state=state,
         exit_code=EXIT[state],
@@ -126,8 +128,9 @@ def _call(checks: Sequence[Check], tolerance: float) -> tuple[str, str]:
             for check in wrong
         )
         return FAIL, f"relative error above {tolerance:g}; {said}"
-    if not checks:
-        return NOT_EXERCISED, "not run"
+    missing = [fill for fill in FILLS if fill not in [check.fill for check in checks]]
+    if missing:
+        return NOT_EXERCISED, f"not run ({', '.join(missing)})"
     clean = [check.fill for check in checks if not check.filled]
     if clean:
         return NOT_EXERCISED, f"the free memory could not be filled ({', '.join(clean)})"
