@@ -14,6 +14,7 @@ CELL_KEYS = (
     *("agreement", "rules", "faces", "values", "tails", "cached", "divergences"),
 )
 HEALTH_PROBE = [1, 1, 0]
+FRANCE = "capital/france@193"
 MODELS = {
     "quiz": "the embedded engine's trained weights, exported with `fidelity serve --export`",
     "random": "a tiny random Qwen3-Next, tests/sglang/make_model.py",
@@ -54,6 +55,7 @@ def summarise(run: Path) -> dict[str, Any]:
         "cold_right": [arm["cold_right"], arm["cold_known"]],
         "cells": [{key: cell[key] for key in CELL_KEYS} for cell in arm["cells"]],
         "examples": [example for cell in arm["cells"] for example in cell["examples"]][:3],
+        "france": answers_about_france(run),
         "log_agrees": log_agrees(run, server["prefills"]),
         "server_log": [
             {"new_seq": key[0], "new_token": key[1], "cached_token": key[2], "lines": count}
@@ -62,10 +64,24 @@ def summarise(run: Path) -> dict[str, Any]:
     }
 
 
+def observations(run: Path) -> list[dict[str, Any]]:
+    """The recorded requests, in the order they were sent."""
+    lines = (run / "observations.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def answers_about_france(run: Path) -> list[str]:
+    """What one prompt was answered, send by send; on the quiz weights it is the first thread's own."""
+    return [
+        f"{one['role']}, {one['answer']['cached_tokens']} cached: {one['answer']['text']!r}"
+        for one in observations(run)
+        if one["group"] == FRANCE
+    ]
+
+
 def log_agrees(run: Path, prefills: list[list[int]]) -> bool:
     """Does each recorded answer, in order, claim the tokens that the server's log shows for it?"""
-    lines = (run / "observations.jsonl").read_text(encoding="utf-8").splitlines()
-    answers = [json.loads(line)["answer"] for line in lines]
+    answers = [one["answer"] for one in observations(run)]
     claimed = [[1, one["prompt_tokens"] - one["cached_tokens"], one["cached_tokens"]] for one in answers]
     return [prefill for prefill in prefills if prefill != HEALTH_PROBE] == claimed
 
@@ -97,8 +113,12 @@ def markdown(name: str, data: dict[str, Any]) -> str:
             f"| {same}/{cell['sends']} | {_nats(far['kl_lower']['median']) if far else '-'} "
             f"| {sum(cell['faces'].values())}/{cell['values']} | {cell['state']} |"
         )
+    if data["france"]:
+        lines += ["", "The prompt about France at 193 tokens, in the order sent:", ""]
+        lines += [f"- {line}" for line in data["france"]]
     if data["examples"]:
-        lines += ["", "Examples:", ""]
+        why = "decode computes one token at a time, so the fault spoils cold answers too, after their first token"
+        lines += ["", f"Corrupt hits ({why}):", ""]
     lines += [
         f"- {one['prompt']} (expected {one['expected']!r}): {one['why']}; "
         f"cold `{one['cold']!r}`, hit `{one['other']!r}`"
