@@ -117,7 +117,7 @@ def markdown(name: str, data: dict[str, Any]) -> str:
         lines += ["", "The prompt about France at 193 tokens, in the order sent:", ""]
         lines += [f"- {line}" for line in data["france"]]
     if data["examples"]:
-        why = "decode computes one token at a time, so the fault spoils cold answers too, after their first token"
+        why = "decode computes one token at a time, so cold answers spoil after their first token"
         lines += ["", f"Corrupt hits ({why}):", ""]
     lines += [
         f"- {one['prompt']} (expected {one['expected']!r}): {one['why']}; "
