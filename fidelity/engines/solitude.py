@@ -12,7 +12,7 @@ import httpx
 from fidelity.engines import json_reader
 
 _TRIES = 3
-_PAUSE = 0.02  # seconds; the figures may trail the reply by a scheduler step
+_PAUSE = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,34 +56,59 @@ def look(client: httpx.Client) -> Load | None:
     return Load(sum(known) + sum(waiting), sum(told) if len(told) == len(ranks) else None)
 
 
-def look_again(client: httpx.Client, before: Load, own: int | None) -> Witness:
-    """After a reply of which `own` tokens were computed: was it alone since `before`?
+@dataclass
+class Watch:
+    """Looks at one server before and after requests. The figures may trail the replies, so every answer of
+    ours has to be `sent` here: what we computed ourselves must not pass for somebody else's."""
 
-    Requests that run across either look are counted as busy; one that came and went in between has computed
-    tokens beyond our own.
-    """
-    after = look(client)
-    for _ in range(_TRIES):
-        if after is None or not (after.busy or _behind(before, after, own)):
-            break
-        time.sleep(_PAUSE)
-        after = look(client)
-    if after is None:
-        return UNKNOWN
-    computed = _difference(before, after)
-    others = computed is not None and own is not None and computed > own
-    return Witness(not (before.busy or after.busy or others), computed)
+    client: httpx.Client
+    _tells: bool | None = None
+    _counted: int | None = None
+    _ours: int = 0
+
+    def sent(self, computed: int | None) -> None:
+        """An answer of ours took so many computed tokens; None where it does not say."""
+        self._ours += computed or 0
+
+    def before(self) -> Load | None:
+        """None, and no longer asked for, on a server that did not tell the first time."""
+        if self._tells is False:
+            return None
+        load = self._settled(idle=False)
+        if self._tells is None:
+            self._tells = load is not None
+        return load
+
+    def after(self, before: Load) -> Witness:
+        """Was what was `sent` since `before` alone? Requests that run across either look are counted as busy;
+        one that came and went in between has computed tokens beyond our own."""
+        own = self._ours
+        after = self._settled(idle=True)
+        if after is None:
+            return UNKNOWN
+        computed = _difference(before.computed, after.computed)
+        others = computed is not None and own > 0 and computed > own
+        return Witness(not (before.busy or after.busy or others), computed)
+
+    def _settled(self, *, idle: bool) -> Load | None:
+        """A look that shows all of ours (and, with `idle`, nothing running), or the last of a few."""
+        load = look(self.client)
+        for _ in range(_TRIES):
+            if load is None or not ((idle and load.busy) or self._trails(load)):
+                break
+            time.sleep(_PAUSE)
+            load = look(self.client)
+        self._counted, self._ours = load.computed if load else None, 0
+        return load
+
+    def _trails(self, load: Load) -> bool:
+        since = _difference(self._counted, load.computed)
+        return since is not None and since < self._ours
 
 
-def _behind(before: Load, after: Load, own: int | None) -> bool:
-    computed = _difference(before, after)
-    return computed is not None and own is not None and computed < own
-
-
-def _difference(before: Load, after: Load) -> int | None:
-    if before.computed is None or after.computed is None or after.computed < before.computed:
-        return None
-    return after.computed - before.computed
+def _difference(before: int | None, after: int | None) -> int | None:
+    """None where either is unknown, or the count began anew."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _count(rank: dict[str, Any], name: str) -> int | None:

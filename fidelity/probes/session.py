@@ -57,7 +57,10 @@ class Session:
     decode: Callable[[tuple[int, ...]], str] | None = None
     batches: bool = False
     _numbers: int = 0
-    _tells_load: bool | None = None
+    _watch: solitude.Watch = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._watch = solitude.Watch(self.server.client)
 
     def next_number(self) -> int:
         """A number used once in this session, for namespaces that are never sent to again."""
@@ -79,8 +82,8 @@ class Session:
         NotWhatWasAskedError when the server reads a text as another number of tokens.
         """
         request = self._as_text(request)
-        # A server that we started has no other clients, and its figures may trail the request before.
-        before = self._load() if watch and not self.server.owned else None
+        # A server that we started has no other clients.
+        before = self._watch.before() if watch and not self.server.owned else None
         (record,) = self._send([request], [observation], before)
         read = record.answer.prompt_tokens
         # A seed is a prompt cut anywhere: its last words may make other tokens by themselves.
@@ -104,15 +107,6 @@ class Session:
             return request
         return replace(request, text=self.decode(tuple(request.input_ids)))
 
-    def _load(self) -> solitude.Load | None:
-        """None, and no longer asked for, on a server that did not tell the first time."""
-        if self._tells_load is False:
-            return None
-        load = solitude.look(self.server.client)
-        if self._tells_load is None:
-            self._tells_load = load is not None
-        return load
-
     def _send(
         self,
         requests: Sequence[Request],
@@ -126,9 +120,9 @@ class Session:
             answers = [sglang.generate(self.server.client, requests[0], timeout)]
         else:
             answers = sglang.generate_batch(self.server.client, requests, timeout)
-        seen = {}
-        if before is not None:
-            seen = asdict(solitude.look_again(self.server.client, before, answers[0].computed))
+        for answer in answers:
+            self._watch.sent(answer.computed)
+        seen = asdict(self._watch.after(before)) if before is not None else {}
         records = []
         for maker, answer in zip(makers, answers, strict=False):
             record = maker(order=self.next_order(), sent_at=sent_at, answer=answer, **seen)

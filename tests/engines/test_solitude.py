@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from fidelity.engines import solitude
-from fidelity.engines.solitude import UNKNOWN, Load, Witness, look, look_again
+from fidelity.engines.solitude import UNKNOWN, Load, Watch, Witness, look
 
 Page = dict[str, Any] | None
 
@@ -58,23 +58,56 @@ def test_no_server_is_none() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "own", "seen"),
     [
-        (Load(0, 100), page(101), 1, Witness(True, 1)),
-        (Load(0, 100), page(102), 1, Witness(False, 2)),  # a health probe computed one token more
-        (Load(1, 100), page(101), 1, Witness(False, 1)),  # somebody decoded when we began
-        (Load(0, 100), page(101, running=1), 1, Witness(False, 1)),
-        (Load(0, 100), page(101, waiting=1), 1, Witness(False, 1)),
-        (Load(0, 100), page(100), 1, Witness(True, 0)),  # nothing computed: the judge will ask why
-        (Load(0, None), page(), 1, Witness(True, None)),
-        (Load(0, 100), page(), 1, Witness(True, None)),
-        (Load(0, 100), page(5), 1, Witness(True, None)),  # counted anew: the server was restarted
-        (Load(0, 100), page(400), None, Witness(True, 300)),  # a failed answer has no count of its own
-        (Load(0, 100), None, 1, UNKNOWN),
+        (page(100), page(101), 1, Witness(True, 1)),
+        (page(100), page(102), 1, Witness(False, 2)),  # a health probe computed one token more
+        (page(100, running=1), page(101), 1, Witness(False, 1)),  # somebody decoded when we began
+        (page(100), page(101, running=1), 1, Witness(False, 1)),
+        (page(100), page(101, waiting=1), 1, Witness(False, 1)),
+        (page(100), page(100), 1, Witness(True, 0)),  # nothing computed: the judge will ask why
+        (page(), page(), 1, Witness(True, None)),
+        (page(100), page(), 1, Witness(True, None)),
+        (page(100), page(5), 1, Witness(True, None)),  # counted anew: the server was restarted
+        (page(100), page(400), None, Witness(True, 300)),  # a failed answer has no count of its own
+        (page(100), None, 1, UNKNOWN),
     ],
 )
-def test_what_two_looks_say(before: Load, after: Page, own: int | None, seen: Witness) -> None:
-    assert look_again(serve([after]), before, own) == seen
+def test_what_two_looks_say(before: Page, after: Page, own: int | None, seen: Witness) -> None:
+    watch = Watch(serve([before, after]))
+    load = watch.before()
+    assert load is not None
+    watch.sent(own)
+    assert watch.after(load) == seen
 
 
 def test_figures_that_trail_the_reply_are_waited_for() -> None:
-    late = serve([page(100, running=1), page(100), page(101)])
-    assert look_again(late, Load(0, 100), 1) == Witness(True, 1)
+    watch = Watch(serve([page(100), page(100, running=1), page(100), page(101)]))
+    load = watch.before()
+    assert load == Load(0, 100)
+    watch.sent(1)
+    assert watch.after(load) == Witness(True, 1)
+
+
+def test_our_own_last_request_is_not_taken_for_somebody_elses() -> None:
+    """The second look before comes before the cold send of 193 tokens is counted."""
+    watch = Watch(serve([page(0), page(1), page(1), page(194), page(195)]))
+    first = watch.before()
+    assert first is not None
+    watch.sent(1)
+    assert watch.after(first) == Witness(True, 1)
+    watch.sent(193)
+    second = watch.before()
+    assert second == Load(0, 194)
+    watch.sent(1)
+    assert watch.after(second) == Witness(True, 1)
+
+
+def test_a_server_that_does_not_tell_is_asked_once() -> None:
+    asked = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(404)
+
+    watch = Watch(httpx.Client(transport=httpx.MockTransport(handler), base_url="http://fake"))
+    assert [watch.before(), watch.before()] == [None, None]
+    assert asked == ["/v1/loads"]
