@@ -115,7 +115,15 @@ def top_probability(answer: Answer) -> float:
     logprobs = [value for _, value in answer.top[0]]
     if not all(math.isfinite(value) for value in logprobs):
         return math.nan
-    return math.exp(max(logprobs))
+    return math.exp(min(max(logprobs), 1.0))
+
+
+def covered_mass(answer: Answer) -> float:
+    """Probability that the first token's top logprobs cover (0 to 1); NaN when one is not finite."""
+    logprobs = [value for _, value in answer.top[0]] if answer.top else []
+    if not all(map(math.isfinite, logprobs)):
+        return math.nan
+    return math.fsum(math.exp(min(value, 1.0)) for value in logprobs)
 
 
 def _readable(answer: Answer) -> bool:

@@ -1,6 +1,7 @@
 """The prompts of one run: chosen by the seed, fitted once, screened on the first arm, the same for every
 arm."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from fidelity.compare import broken_rules, top_probability
+from fidelity.compare import broken_rules, covered_mass, top_probability
+from fidelity.engines.sglang import TOP_K
 from fidelity.errors import LengthError, NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
@@ -23,12 +25,14 @@ from fidelity.prompts.select import Prompt, choose
 from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
 
 WARMUP_PROMPTS = 8
+RAISED_TOP_K = 200
 
 
 @dataclass
 class PromptSource:
     """`order` are all prompts, the ones to use first; `taken` those measured so far, `replaced` those passed
-    over with the reason; `settled` once the first arm has made the choice."""
+    over with the reason; `settled` once the first arm has made the choice; `covered` is the mass of each
+    screened answer's top logprobs."""
 
     count: int
     order: list[Prompt]
@@ -37,6 +41,7 @@ class PromptSource:
     unsure: list[Prompt] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     settled: bool = False
+    covered: dict[str, float] = field(default_factory=dict)
     _fitted: dict[tuple[str, int], Fitted] = field(default_factory=dict)
 
     def fit(self, prompt: str, length: int) -> Fitted:
@@ -92,6 +97,7 @@ class PromptSource:
         if screened is None or screened.answer.failed:
             self.replaced.append(f"{entry.id}: no answer")
             return False
+        self.covered[entry.id] = covered_mass(screened.answer)
         probability = top_probability(screened.answer)
         if broken_rules(screened.answer) or probability >= sure:
             self.taken.append(entry)
@@ -99,6 +105,12 @@ class PromptSource:
         self.unsure.append(entry)
         self.replaced.append(f"{entry.id}: cold top-1 probability {probability:.2f}")
         return False
+
+    def top_k(self, prompt: str, slack: float) -> int:
+        """How many logprobs to ask for: more where those of the screened answer would leave over `slack` nats
+        of a JSD open, which is ln 2 times the mass that they do not cover."""
+        left = math.log(2) * (1 - self.covered.get(prompt, 1.0))
+        return RAISED_TOP_K if left > slack else TOP_K
 
     def take_unsure(self) -> Iterator[Prompt]:
         """Fill up with unsure prompts where too few are sure."""

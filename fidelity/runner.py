@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -241,13 +241,14 @@ def _group(
     assert work.prompts is not None
     fitted = work.prompts.fit(prompt, cell.length)
     how = plan_hit(cell, session.facts, record.min_tail)
-    group = resend.Group(prompt, fitted.answer, fitted.ids, cell, how)
+    top_k = work.prompts.top_k(prompt, work.plan.thresholds.slack)
+    group = resend.Group(prompt, fitted.answer, fitted.ids, cell, how, top_k)
     attempts = [obs.attempt for obs in mine if obs.group == group.key and obs.role != "screen"]
     return _with_attempt(group, max(attempts, default=-1) + 1)
 
 
 def _with_attempt(group: resend.Group, attempt: int) -> resend.Group:
-    return resend.Group(group.prompt, group.expected_text, group.ids, group.cell, group.how, attempt)
+    return replace(group, attempt=attempt)
 
 
 def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:

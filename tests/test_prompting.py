@@ -211,3 +211,18 @@ def test_without_a_run_the_embedded_tokenizer_is_used() -> None:
     with tokenizer_for(RunPlan()) as tokenizer:
         assert isinstance(tokenizer, EmbeddedTokenizer)
         assert tokenizer.vocab_size == 2048
+
+
+@pytest.mark.parametrize(
+    ("covered", "top_k"), [(0.999, 20), (0.93, 20), (0.92, 200), (0.3, 200), (math.nan, 20)]
+)
+def test_more_logprobs_are_asked_where_the_first_ones_leave_too_much_open(
+    covered: float, top_k: int, source: Callable[..., PromptSource], observation: Any
+) -> None:
+    """ln 2 x (1 - 0.928) is the 0.05 nat that censoring may leave open."""
+    made = source()
+    top = [(n, math.log(covered / 4)) for n in range(4)]
+    made.admit(made.order[0], observation(role="screen", top=[top]), sure=0.9)
+    assert made.top_k(made.order[0].id, 0.05) == top_k
+    assert made.top_k(made.order[0].id, 0.5) == 20
+    assert made.top_k("never/screened", 0.05) == 20

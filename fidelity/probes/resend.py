@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fidelity.compare import compare_first_token
-from fidelity.engines.sglang import Request
+from fidelity.engines.sglang import TOP_K, Request
 from fidelity.events import Corruption
 from fidelity.observations import Observation
 from fidelity.plan import Resend
@@ -24,13 +24,14 @@ SHOW_TOKENS = 16
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt at one length, and how often it was tried before."""
+    """One prompt at one length, how many logprobs its sends ask for, and how often it was tried before."""
 
     prompt: str
     expected_text: str
     ids: Sequence[int]
     cell: Cell
     how: HitPlan
+    top_k: int = TOP_K
     attempt: int = 0
 
     @property
@@ -136,5 +137,5 @@ class _Sender:
             )
 
         rank = 0 if facts.dp > 1 else None
-        request = Request(ids, namespace, tokens, ask, dp_rank=rank, dp_key=facts.dp_key)
+        request = Request(ids, namespace, tokens, ask, group.top_k, dp_rank=rank, dp_key=facts.dp_key)
         return session.send(request, record, watch=role == "hit")

@@ -210,3 +210,11 @@ def test_complete_counts_answers_and_not_requests(start: Any, fake: Any) -> None
     assert not complete(records, Resend())
     records[2].answer.faces = {"http nan": 1}  # a NaN is an answer
     assert complete(records, Resend())
+
+
+def test_a_group_may_ask_for_more_logprobs(start: Any, fake: Any) -> None:
+    session, group = start(fake)
+    records, _ = play(session, replace(group, top_k=24))
+    assert [body["top_logprobs_num"] for body in fake.bodies] == [24] * 4
+    assert [len(body.get("token_ids_logprob", ())) for body in fake.bodies] == [0, 24, 24, 24]
+    assert [len(one.answer.top[0]) for one in records] == [24] * 4
