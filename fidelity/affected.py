@@ -86,10 +86,10 @@ def row(
     fused = None
     if model.fusable:
         fused = largest_affected(**asdict(model.local(tp, ep, fused=True)), compute_units=compute_units)
-    # Whether it fuses is the server's choice: a suspect too many costs time, a control too few the proof.
-    largest = max(apart, fused or 0)
-    elsewhere = _elsewhere(local, gpu, sglang, largest)
-    largest = 0 if elsewhere else largest
+    # Whether it fuses is the server's choice. Fused, the region is never larger: with it apart, no control
+    # can be in the region.
+    elsewhere = _elsewhere(local, gpu, sglang, apart)
+    largest = 0 if elsewhere else apart
     suspects, controls = default_tails(largest)
     return Row(tp, local, splits, apart, fused, largest, elsewhere, suspects, controls)
 
@@ -121,7 +121,7 @@ def assumptions(found: Table) -> list[str]:
         where = f"changes the rows of TP {', '.join(differ)}" if differ else "changes no row"
         said.append(
             f"the shared expert fused as one more routed one (top-k {found.model.topk + 1} of "
-            f"{found.model.experts + 1}) {where}; the larger region of the two counts"
+            f"{found.model.experts + 1}) {where}; the tails are those with it apart"
         )
     numbers = version_numbers(found.sglang)
     if numbers is None and found.gpu.arch == "gfx950":

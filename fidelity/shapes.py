@@ -65,9 +65,9 @@ def split_of(
     whole tiles; none where M topk > E, where the tiles fill the compute units already, or beyond 32 rows."""
     padded, tiles = padded_size(m), hidden // tile
     groups = padded * topk * -(-intermediate // 128)
-    if padded > MOST or hidden % tile or padded * topk > experts or groups >= compute_units:
-        return Split(m, 0, tiles, affected=False, safe=0)
     most = min(-(-compute_units // groups), tiles)
+    if padded > MOST or hidden % tile or padded * topk > experts:
+        most = 0
     splits = max((i for i in range(2, most + 1) if tiles % i == 0), default=0)
     if not splits:
         return Split(m, 0, tiles, affected=False, safe=0)

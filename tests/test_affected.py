@@ -43,9 +43,7 @@ def test_other_gpus(model: str, name: str, apart: tuple[int, ...], fused: tuple[
     rows = table(find(model), gpu(name)).rows
     assert tuple(row.apart for row in rows) == apart
     assert tuple(row.fused for row in rows) == fused
-    assert [row.largest for row in rows] == [
-        max(a, b or 0) for a, b in zip(apart, fused, strict=True)
-    ]  # the larger region decides the tails
+    assert tuple(row.largest for row in rows) == apart
 
 
 @pytest.mark.parametrize(("sglang", "row"), [(None, 1), ("0.5.21", 1), ("0.5.22", 0), ("0.5.23.post1", 0)])

@@ -162,6 +162,15 @@ def test_the_split_is_the_literal_heuristics(shape: dict[str, int]) -> None:
         assert hidden % (found.safe * shape["tile"]) == 0
 
 
+@given(shapes)
+def test_a_fused_shared_expert_never_widens_the_region(shape: dict[str, int]) -> None:
+    dims = {"hidden": shape["tiles"] * shape["tile"], "intermediate": shape["intermediate"]}
+    more = {"compute_units": shape["cu"], "tile": shape["tile"]}
+    apart = largest_affected(**dims, topk=shape["topk"], experts=shape["experts"], **more)
+    fused = largest_affected(**dims, topk=shape["topk"] + 1, experts=shape["experts"] + 1, **more)
+    assert fused <= apart
+
+
 @pytest.mark.parametrize(
     ("hidden", "intermediate", "topk", "splits", "safe"),
     [(2048, 512, 8, 8, 4), (4096, 128, 10, 16, 8), (2560, 160, 10, 10, 5), (3072, 128, 8, 12, 6)],
