@@ -58,7 +58,7 @@ def broken_rules(answer: Answer, near_tie: float = NEAR_TIE) -> tuple[str, ...]:
     if run >= RUN_LENGTH:
         found.append(f"run of one id ({run})")
     if not nan:
-        emitted = answer.logprobs[: len(answer.output_ids)]
+        emitted = [] if answer.mismatched else answer.logprobs[: len(answer.output_ids)]
         for position, values in enumerate(rows):
             rule = _impossible(values, emitted[position] if position < len(emitted) else None, near_tie)
             if rule:
@@ -127,7 +127,7 @@ def covered_mass(answer: Answer) -> float:
 
 
 def _readable(answer: Answer) -> bool:
-    return bool(answer.output_ids and answer.top and answer.top[0])
+    return bool(answer.output_ids and answer.top and answer.top[0]) and not answer.mismatched
 
 
 def _logprob(pair: tuple[int, float]) -> float:

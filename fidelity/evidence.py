@@ -8,6 +8,9 @@ from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
 
 
+MISMATCHED = "the logprobs are of other tokens than the answer's: nothing can be read off them"
+
+
 @dataclass
 class Group:
     """One prompt at one length in one attempt: its judged sends, and the longer unjudged ones. Of an attempt
@@ -77,6 +80,8 @@ def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> s
     cold = not_cold(group.cold)
     if cold:
         return cold
+    if hit.answer.mismatched:
+        return MISMATCHED
     if hit.answer.cached_tokens is None:
         return "the server reports no cached_tokens"
     if hit.answer.prompt_tokens != hit.length:
@@ -105,6 +110,8 @@ def not_cold(send: Observation) -> str | None:
     """Why a cold send is none, None when it is."""
     if send.answer.failed:
         return "the cold request failed"
+    if send.answer.mismatched:
+        return MISMATCHED
     if send.answer.cached_tokens:
         return "the cold send was served from the cache"
     return None

@@ -28,7 +28,8 @@ class Answer:
 
     `logprobs` has one value (nats) per output token, NaN where the server gave none; `top` and `asked` have
     one row per output position. `faces` counts each way a logprob was not a finite number, out of `values`
-    looked at. `latency` is in seconds. `raw` is the body, kept where anything about it is odd.
+    looked at. `mismatched`: the logprobs are of other tokens than the output ids, so that they say nothing.
+    `latency` is in seconds. `raw` is the body, kept where anything about it is odd.
     """
 
     status: int
@@ -44,6 +45,7 @@ class Answer:
     asked: list[Row] = field(default_factory=list)
     faces: dict[str, int] = field(default_factory=dict)
     values: int = 0
+    mismatched: bool = False
     dp_rank: int | None = None
     raw: str | None = None
 

@@ -9,6 +9,7 @@ from fidelity.compare import (
     Agreement,
     broken_rules,
     compare_first_token,
+    covered_mass,
     longest_run,
     top_probability,
 )
@@ -98,6 +99,7 @@ def test_same_token_whatever_its_probability() -> None:
     [
         (0.0, "near-tie", False),
         (0.125, "near-tie", False),
+        (0.125 + 2e-6, "near-tie", False),  # a bf16 step between two single-precision logprobs
         (0.1251, "hard flip", True),
         (3.0, "hard flip", True),
     ],
@@ -205,3 +207,27 @@ def test_no_pair_of_answers_raises_and_the_same_needs_the_same_token(cold: Answe
 )
 def test_top_probability(top: list[list[tuple[int, float]]], probability: float) -> None:
     assert top_probability(answer(top=top)) == pytest.approx(probability, nan_ok=True)
+
+
+def test_logprobs_of_other_tokens_say_nothing() -> None:
+    """Neither a verdict against the answer nor one for it; a NaN among them counts all the same."""
+    mismatched = answer(mismatched=True, logprobs=[-9.0])
+    assert broken_rules(answer(logprobs=[-9.0]))
+    assert broken_rules(mismatched) == ()
+    for pair in ((answer(), mismatched), (mismatched, answer())):
+        assert compare_first_token(*pair).kind == "unreadable"
+    nan = answer(mismatched=True, faces={"null": 1}, logprobs=[math.nan])
+    assert compare_first_token(answer(), nan).kind == "broken"
+
+
+@pytest.mark.parametrize(
+    ("top", "covered"),
+    [
+        ([ROW], sum(math.exp(value) for _, value in ROW)),
+        ([], 0.0),
+        ([[(5, math.nan)]], math.nan),
+        ([[(5, 1e9)]], math.e),
+    ],
+)
+def test_covered_mass(top: list[list[tuple[int, float]]], covered: float) -> None:
+    assert covered_mass(answer(top=top)) == pytest.approx(covered, nan_ok=True)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from fidelity.evidence import Group, groups_of, missed, not_cold
+from fidelity.evidence import MISMATCHED, Group, groups_of, missed, not_cold
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
 
@@ -70,6 +70,8 @@ def hit_of(send: Any, cold: dict[str, Any] | None = None, **given: Any) -> tuple
         ({"prompt_tokens": 194}, "prompt_tokens 194 instead of 193"),
         ({"prompt_tokens": None}, "prompt_tokens None instead of 193"),
         ({"status": 429, "error": "HTTP 429"}, "the request failed"),
+        ({"mismatched": True}, MISMATCHED),
+        ({"cold": {"mismatched": True}}, MISMATCHED),
         ({"cold": {"cached_tokens": 128}}, "the cold send was served from the cache"),
         ({"cold": {"status": 0, "error": "gone"}}, "the cold request failed"),
         # The tail of a NaN that came as an HTTP 500 is not known: it proves no path, though it is corrupt.

@@ -140,6 +140,9 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
     ]
     top = _rows(meta.get("output_top_logprobs"), faces)
     asked = _rows(meta.get("output_token_ids_logprobs"), faces)
+    ids = [int(token) for token in item.get("output_ids") or []]
+    told = [entry[1] for entry in meta.get("output_token_logprobs") or [] if entry]
+    mismatched = any(one != other for one, other in zip(told, ids, strict=False))
     finish = meta.get("finish_reason")
     reason = finish.get("type") if isinstance(finish, dict) else finish
     if isinstance(finish, dict) and finish.get("matched") == "NaN happened":
@@ -151,7 +154,7 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
         latency=latency,
         error=str(error) if error else None,
         text=item.get("text"),
-        output_ids=[int(token) for token in item.get("output_ids") or []],
+        output_ids=ids,
         prompt_tokens=_count(meta.get("prompt_tokens")),
         cached_tokens=_count(meta.get("cached_tokens")),
         finish_reason=str(reason) if reason else None,
@@ -160,8 +163,9 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
         asked=asked,
         faces=dict(faces),
         values=values,
+        mismatched=mismatched,
         dp_rank=_count(meta.get("dp_rank")),
-        raw=text[:20_000] if faces or error else None,
+        raw=text[:20_000] if faces or error or mismatched else None,
     )
 
 

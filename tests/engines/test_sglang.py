@@ -291,3 +291,12 @@ def test_alive_without_computing_anything(status: int, alive: bool) -> None:
 
     assert sglang.answers(client(handler)) is alive
     assert paths == ["/model_info"]  # /health would run a one-token request
+
+
+def test_logprobs_of_another_token_are_told() -> None:
+    (matched,) = read_response(200, json.dumps(body()), 0.1)
+    assert not matched.mismatched
+    (other,) = read_response(200, json.dumps(body(output_token_logprobs=[[-0.5, 8, None]])), 0.1)
+    assert other.mismatched
+    assert other.raw is not None
+    assert other.error is None
