@@ -7,7 +7,6 @@ from fidelity.compare import Agreement, broken_rules
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
 
-
 MISMATCHED = "the logprobs are of other tokens than the answer's: nothing can be read off them"
 
 
