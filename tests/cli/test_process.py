@@ -224,7 +224,7 @@ class TestPrintCommand:
         assert not list(tmp_path.glob("said-*"))
 
     def test_it_can_be_pasted(self, tmp_path: Path, here: Here) -> None:
-        python = make_python(tmp_path, exit=0)
+        python = make_python(tmp_path, alone=True, exit=0)
         done = here(
             *words(tmp_path, python, "--guard", "none", "--guard", "ksplit1", "--print-command"),
             "--",

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 FAKE = json.loads(os.environ.get("FAKE", "{}"))
-OWN_SESSION = "import time; time.sleep(600)"
+WAIT = "import time; time.sleep(600)"
 
 
 def parse() -> argparse.Namespace:
@@ -70,8 +70,9 @@ def main() -> int:
         json.dumps({"argv": sys.argv, "options": vars(options), "path": os.environ.get("PYTHONPATH", "")})
     )
     say(f"[2026-10-01 12:00:00] server_args=ServerArgs(model_path={options.model_path!r})")
-    subprocess.Popen([sys.executable, "-S", "-c", OWN_SESSION])
-    subprocess.Popen([sys.executable, "-S", "-c", OWN_SESSION], start_new_session=True)
+    if not FAKE.get("alone"):
+        subprocess.Popen([sys.executable, "-S", "-c", WAIT])
+        subprocess.Popen([sys.executable, "-S", "-c", WAIT], start_new_session=True)
     if os.environ.get("FIDELITY_GUARD", "none") != "none" and not FAKE.get("no plugins"):
         multiprocessing.get_context("spawn").Process(target=run_scheduler_process, daemon=True).start()
         time.sleep(1)
