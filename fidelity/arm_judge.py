@@ -63,7 +63,7 @@ def judge_arms(
     for obs in observations:
         by_arm[obs.arm].append(obs)
     evidence = [_gather(arm, records.get(arm.name), by_arm[arm.name], limits) for arm in plan.arms]
-    shifts: dict[tuple[str, str], Shift] = {}
+    shifts: dict[tuple[str, str], list[Shift]] = {}
     for baseline in (False, True):
         family = {
             one.arm.name: [cell.measured for cell in one.cells]
@@ -105,7 +105,7 @@ def _gather(
 
 def _judge_arm(
     evidence: ArmEvidence,
-    shifts: Mapping[tuple[str, str], Shift],
+    shifts: Mapping[tuple[str, str], list[Shift]],
     limits: Thresholds,
     *,
     unsure_alone: bool,
@@ -141,7 +141,7 @@ def _judge_arm(
 def _judge_cells(
     evidence: ArmEvidence,
     record: ArmRecord,
-    shifts: Mapping[tuple[str, str], Shift],
+    shifts: Mapping[tuple[str, str], list[Shift]],
     limits: Thresholds,
     unsure_alone: bool,
 ) -> list[CellVerdict]:
@@ -151,7 +151,7 @@ def _judge_cells(
         cell = one.cell
         floors.append(judge_floor(arm, cell, one.floor, evidence.tie, limits))
         verdict = judge_hits(arm, cell, one.hits, evidence.tie, limits, record.min_tail)
-        verdict = shift_judge.apply(verdict, one.measured, shifts.get((arm, cell.name)), limits)
+        verdict = shift_judge.apply(verdict, one.measured, shifts.get((arm, cell.name), []), limits)
         if cell.kind == "suspect":
             controls = [
                 other.groups

@@ -17,75 +17,86 @@ from fidelity.probes.cells import Cell
 from fidelity.stats.cells import ShiftEvidence, censoring_slack, elevated, prompt_means, shift_evidence
 from fidelity.stats.equivalence import holm
 from fidelity.stats.rates import clopper_pearson
-from fidelity.stats.topk import BoolArray
+from fidelity.stats.topk import BoolArray, FloatArray
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Figure
+
+JSD, MOVE = "mean JSD", "mean |delta logprob|"
+"""The two sizes of a shift, in nats: JSD weighs by probability, and sees little where an answer is sure; the
+mean |delta logprob| over the cold answer's ids sees the unlikely ones move that a sure answer hides."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell's sends against cold. `hits` and `floor` map a prompt to its mean `jsd_lower` (nats) over the
-    sends that took the path; `slack` is the median width of their JSD intervals."""
+    """One cell's sends against cold, each size mapping a prompt to its mean (nats) over the sends that took
+    the path. `floor` is the JSD of cold against cold; `slack` the median width of the hits' JSD intervals."""
 
     cell: Cell
-    hits: dict[str, float]
+    sizes: dict[str, dict[str, float]]
     floor: dict[str, float]
     slack: float
 
 
 @dataclass(frozen=True)
 class Shift:
-    """A suspect cell against its control; `adjusted` is the Holm-corrected p over the whole run."""
+    """A suspect cell against its control by one size; `adjusted` is the Holm-corrected p over the whole
+    run."""
 
+    size: str
     control: str
     evidence: ShiftEvidence
     adjusted: float
 
 
 def measure(cell: Cell, hits: Sends, floor: Sends) -> Measured:
-    """The JSD of a cell's proven hits, and of its cold floor, prompt by prompt."""
+    """The sizes of a cell's proven hits, and its cold floor, prompt by prompt."""
     proven = _proven(hits)
     return Measured(
         cell=cell,
-        hits=_by_prompt(hits, proven),
-        floor=_by_prompt(floor, _proven(floor)),
+        sizes={
+            JSD: _by_prompt(hits, proven, hits.found.jsd_lower),
+            MOVE: _by_prompt(hits, proven, hits.found.moved),
+        },
+        floor=_by_prompt(floor, _proven(floor), floor.found.jsd_lower),
         slack=censoring_slack(hits.found.rows(proven)) if proven.any() else 0.0,
     )
 
 
 def find_shifts(
     arms: Mapping[str, Sequence[Measured]], limits: Thresholds, seed: int
-) -> dict[tuple[str, str], Shift]:
-    """Each suspect cell of each arm against the control with the smallest tail at the same position, over the
-    prompts both have; keyed by (arm, cell name). Holm-corrected over all of them."""
-    pairs: list[tuple[tuple[str, str], str, ShiftEvidence]] = []
+) -> dict[tuple[str, str], list[Shift]]:
+    """Each suspect cell of each arm against the control with the smallest tail at the same position, by each
+    size and over the prompts both have; keyed by (arm, cell name). Holm-corrected over all of them."""
+    least = {JSD: limits.least_margin, MOVE: limits.least_move}
+    found: list[tuple[tuple[str, str], str, str, ShiftEvidence]] = []
     for arm, cells in arms.items():
         for suspect in cells:
-            if suspect.cell.kind != "suspect":
-                continue
             control = _control_of(suspect, cells)
-            if control is None:
+            if suspect.cell.kind != "suspect" or control is None:
                 continue
-            prompts = sorted(set(suspect.hits) & set(control.hits))
-            evidence = shift_evidence(
-                np.array([suspect.hits[prompt] for prompt in prompts]),
-                np.array([control.hits[prompt] for prompt in prompts]),
-                kappa=limits.kappa,
-                least=limits.least_margin,
-                confidence=limits.confidence,
-                seed=seed,
-            )
-            pairs.append(((arm, suspect.cell.name), control.cell.name, evidence))
-    adjusted = holm(np.array([evidence.p for _, _, evidence in pairs]))
-    return {
-        key: Shift(control, evidence, float(p))
-        for (key, control, evidence), p in zip(pairs, adjusted, strict=True)
-    }
+            for size, values in suspect.sizes.items():
+                prompts = sorted(set(values) & set(control.sizes[size]))
+                evidence = shift_evidence(
+                    np.array([values[prompt] for prompt in prompts]),
+                    np.array([control.sizes[size][prompt] for prompt in prompts]),
+                    kappa=limits.kappa,
+                    least=least[size],
+                    confidence=limits.confidence,
+                    seed=seed,
+                )
+                found.append(((arm, suspect.cell.name), size, control.cell.name, evidence))
+    adjusted = holm(np.array([evidence.p for *_, evidence in found]))
+    shifts: dict[tuple[str, str], list[Shift]] = {}
+    for (key, size, control_name, evidence), p in zip(found, adjusted, strict=True):
+        shifts.setdefault(key, []).append(Shift(size, control_name, evidence, float(p)))
+    return shifts
 
 
-def apply(verdict: CellVerdict, measured: Measured, shift: Shift | None, limits: Thresholds) -> CellVerdict:
-    """The verdict of one hit cell with its shift, censoring and elevation laid on."""
+def apply(
+    verdict: CellVerdict, measured: Measured, shifts: Sequence[Shift], limits: Thresholds
+) -> CellVerdict:
+    """The verdict of one hit cell with its shifts, censoring and elevation laid on."""
     if verdict.kind == "suspect":
-        verdict = _with_shift(verdict, shift, limits)
+        verdict = _with_shifts(verdict, shifts, limits)
     elif verdict.kind == "control":
         verdict = _with_elevation(verdict, measured, limits)
     if verdict.state == PASS and not measured.slack <= limits.slack:
@@ -141,20 +152,41 @@ def neighbour_rule(
     return replace(verdict, state=FAIL, reason=reason)
 
 
-def _with_shift(verdict: CellVerdict, shift: Shift | None, limits: Thresholds) -> CellVerdict:
-    if shift is None:
+def _with_shifts(verdict: CellVerdict, shifts: Sequence[Shift], limits: Thresholds) -> CellVerdict:
+    if not shifts:
         if verdict.state != PASS:
             return verdict
         reason = "no control cell at this position to hold the hits against"
         return replace(verdict, state=INCONCLUSIVE, reason=reason)
+    figures = [figure for shift in shifts for figure in _figures(shift, limits)]
+    verdict = replace(verdict, figures=(*verdict.figures, *figures))
+    for shift in shifts:
+        found = shift.evidence
+        beyond = shift.adjusted < limits.alpha and found.mean_difference > found.margin
+        if beyond and verdict.state != FAIL:
+            reason = (
+                f"the logprobs moved: {shift.size} {found.mean_difference:.2g} nat above that of "
+                f"{shift.control} (margin {found.margin:.2g}, p {shift.adjusted:.1g})"
+            )
+            verdict = replace(verdict, state=FAIL, reason=reason)
+    for shift in shifts:
+        found = shift.evidence
+        if verdict.state == PASS and not found.bounded:
+            more = f"; about {found.more_prompts} more prompts would decide" if found.more_prompts else ""
+            reason = (
+                f"the {shift.size} is not shown to stay within {found.margin:.2g} nat of that of "
+                f"{shift.control} (upper limit {found.upper:.2g}){more}"
+            )
+            verdict = replace(verdict, state=INCONCLUSIVE, reason=reason)
+    return verdict
+
+
+def _figures(shift: Shift, limits: Thresholds) -> tuple[Figure, Figure]:
     found = shift.evidence
-    source = (
-        f"max(kappa {limits.kappa:g} x control floor, least_margin {limits.least_margin:g}) of thresholds"
-    )
-    figures = (
-        *verdict.figures,
+    least = "least_margin" if shift.size == JSD else "least_move"
+    return (
         Figure(
-            f"p that the JSD exceeds that of {shift.control} by chance (fails beyond the margin)",
+            f"p that the {shift.size} exceeds that of {shift.control} by chance (fails beyond the margin)",
             shift.adjusted,
             ">=",
             limits.alpha,
@@ -162,35 +194,18 @@ def _with_shift(verdict: CellVerdict, shift: Shift | None, limits: Thresholds) -
             shift.adjusted >= limits.alpha,
         ),
         Figure(
-            f"mean JSD above {shift.control}, nats: upper limit",
+            f"{shift.size} above {shift.control}, nats: upper limit",
             found.upper,
             "<",
             found.margin,
-            source,
+            f"max(kappa {limits.kappa:g} x control floor, {least} {getattr(limits, least):g}) of thresholds",
             found.bounded,
         ),
     )
-    verdict = replace(verdict, figures=figures)
-    if verdict.state == FAIL:
-        return verdict
-    if shift.adjusted < limits.alpha and found.mean_difference > found.margin:
-        reason = (
-            f"the logprobs moved: mean JSD {found.mean_difference:.2g} nat above that of {shift.control} "
-            f"(margin {found.margin:.2g}, p {shift.adjusted:.1g})"
-        )
-        return replace(verdict, state=FAIL, reason=reason)
-    if verdict.state == PASS and not found.bounded:
-        more = f"; about {found.more_prompts} more prompts would decide" if found.more_prompts else ""
-        reason = (
-            f"the JSD is not shown to stay within {found.margin:.2g} nat of that of {shift.control} "
-            f"(upper limit {found.upper:.2g}){more}"
-        )
-        return replace(verdict, state=INCONCLUSIVE, reason=reason)
-    return verdict
 
 
 def _with_elevation(verdict: CellVerdict, measured: Measured, limits: Thresholds) -> CellVerdict:
-    hits, floor = np.array(list(measured.hits.values())), np.array(list(measured.floor.values()))
+    hits, floor = np.array(list(measured.sizes[JSD].values())), np.array(list(measured.floor.values()))
     if verdict.state != PASS or not elevated(hits, floor, limits.elevated):
         return verdict
     median = float(np.median(hits))
@@ -221,11 +236,11 @@ def _proven(sends: Sends) -> BoolArray:
     )
 
 
-def _by_prompt(sends: Sends, proven: BoolArray) -> dict[str, float]:
+def _by_prompt(sends: Sends, proven: BoolArray, values: FloatArray) -> dict[str, float]:
     prompts = [one.group.prompt for one, counts in zip(sends.judged, proven, strict=True) if counts]
     index = {name: number for number, name in enumerate(dict.fromkeys(prompts))}
     if not index:
         return {}
     numbers = np.array([index[name] for name in prompts])
-    _, means = prompt_means(numbers, sends.found.jsd_lower[proven])
+    _, means = prompt_means(numbers, values[proven])
     return dict(zip(index, means.tolist(), strict=True))

@@ -53,10 +53,11 @@ class FakeSglang:
     """Answers with the last word of the prompt. One word is one token; id 0 is "!".
 
     `fault` shows where `affects(tokens computed at once, right answer)` is true: nan, nan 500, hard flip,
-    off-list, flat, near-tie, no logprobs. `hooks[n]` is called before the n-th /generate (from 1) and may
-    answer or raise. `says_cached` and `says_prompt` change what is reported, not what is computed. `company`
-    is how many requests of others run, `others` how many prompt tokens of others were computed by the n-th
-    look at /v1/loads; `loads` False has no such page. `sees(request)` may answer in place of everything.
+    off-list, flat, near-tie, moved, no logprobs. `hooks[n]` is called before the n-th /generate (from 1)
+    and may answer or raise. `says_cached` and `says_prompt` change what is reported, not what is computed.
+    `company` is how many requests of others run, `others` how many prompt tokens of others were computed by
+    the n-th look at /v1/loads; `loads` False has no such page. `sees(request)` may answer in place of
+    everything.
     """
 
     fault: str = "none"
@@ -197,6 +198,8 @@ class FakeSglang:
         second = (first + 1) % len(self.words)
         row = {(first + n) % VOCABULARY: math.log(0.004) - 0.4 * n for n in range(2, 25)}
         row |= {first: math.log(self.top), second: math.log(self.second)}
+        if shows and self.fault == "moved":
+            row |= {token: row[token] - 0.4 for token in row if token != first}
         if shows and self.fault == "near-tie":
             row[first], row[second] = row[second], row[first]
             first = second

@@ -49,7 +49,9 @@ class Divergence:
 
     kl_lower: lower bound on KL(P || Q); +inf where Q gives probability 0 to an id that P does not.
     p_covered, q_covered: mass of all the ids that each side told. jsd_lower, jsd_upper: the interval of JSD.
-    shared: number of ids told by both. nonfinite: number of logprobs that are NaN, infinite or a stand-in.
+    moved: mean |ln p - ln q| over the ids told by both, NaN when there are none; unlike the divergences it
+    sees a distribution move where there is little probability. shared: number of ids told by both.
+    nonfinite: number of logprobs that are NaN, infinite or a stand-in.
     """
 
     kl_lower: float
@@ -57,6 +59,7 @@ class Divergence:
     q_covered: float
     jsd_lower: float
     jsd_upper: float
+    moved: float
     shared: int
     nonfinite: int
 
@@ -70,6 +73,7 @@ class Divergences:
     q_covered: FloatArray
     jsd_lower: FloatArray
     jsd_upper: FloatArray
+    moved: FloatArray
     shared: IntArray
     nonfinite: IntArray
 
@@ -95,6 +99,7 @@ def divergence(
         q_covered=float(many.q_covered[0]),
         jsd_lower=float(many.jsd_lower[0]),
         jsd_upper=float(many.jsd_upper[0]),
+        moved=float(many.moved[0]),
         shared=int(many.shared[0]),
         nonfinite=int(many.nonfinite[0]),
     )
@@ -130,6 +135,7 @@ def divergences(
         q_covered=np.concatenate([part.q_covered for part in parts]),
         jsd_lower=np.concatenate([part.jsd_lower for part in parts]),
         jsd_upper=np.concatenate([part.jsd_upper for part in parts]),
+        moved=np.concatenate([part.moved for part in parts]),
         shared=np.concatenate([part.shared for part in parts]),
         nonfinite=np.concatenate([part.nonfinite for part in parts]),
     )
@@ -159,6 +165,10 @@ def _bounds(p_told: TopK, q_told: TopK, over: IntArray | None) -> Divergences:
         rest_ratio = np.log(p_rest / q_rest)
         kl_in = p_in * ratio
         kl_rest = p_rest * np.log(p_rest / np.maximum(q_rest, MASS_RESOLUTION))
+        shared = (place > 0).sum(axis=0)
+        # Two logprobs of -inf agree; their difference alone would be NaN.
+        distance = np.where((place > 0) & (p.logprobs != q_logprobs), np.abs(ratio), 0.0)
+        moved = distance.sum(axis=0) / np.where(shared > 0, shared, np.nan)
     kl_in[p_in == 0] = 0.0
     kl_rest[p_rest == 0] = 0.0
     js_in = js(p_in, q_in, ratio).sum(axis=0)
@@ -170,7 +180,8 @@ def _bounds(p_told: TopK, q_told: TopK, over: IntArray | None) -> Divergences:
         q_covered=np.where(unusable, np.nan, q.probabilities.sum(axis=0)),
         jsd_lower=np.where(unusable, np.nan, jsd_lower),
         jsd_upper=np.where(unusable, np.nan, jsd_upper),
-        shared=(place > 0).sum(axis=0),
+        moved=np.where(unusable, np.nan, moved),
+        shared=shared,
         nonfinite=np.add.reduce([*odd_logprobs(p), *odd_logprobs(q)]),
     )
 

@@ -228,3 +228,20 @@ def test_asked_answers_tighten_every_pair(pairs: Pairs) -> None:
     assert (tight.shared == 5).all()
     assert (tight.kl_lower >= loose.kl_lower - 1e-12).all()
     assert tight.kl_lower.mean() > 1.2 * loose.kl_lower.mean()
+
+
+def test_moved_is_the_mean_distance_of_the_shared_logprobs() -> None:
+    p = TopK.of([5, 7, 9], [-0.1, -3.0, -5.0])
+    q = TopK.of([5, 7, 8], [-0.2, -3.5, -4.0])
+    assert divergence(p, q).moved == pytest.approx((0.1 + 0.5) / 2)
+    asked = TopK.of([9], [-7.0])
+    assert divergence(p, q, q_asked=asked).moved == pytest.approx((0.1 + 0.5 + 2.0) / 3)
+    assert divergence(p, p).moved == 0.0
+
+
+def test_moved_keeps_what_is_not_finite() -> None:
+    sure = TopK.of([1, 2], [0.0, -INF])
+    assert divergence(sure, sure).moved == 0.0
+    assert divergence(sure, TopK.of([1, 2], [-0.5, -1.0])).moved == INF
+    assert math.isnan(divergence(TopK.of([1], [-0.1]), TopK.of([2], [-0.1])).moved)
+    assert math.isnan(divergence(sure, TopK.of([1, 2], [math.nan, -1.0])).moved)
