@@ -66,13 +66,8 @@ class AiterOperator:
             )
             self._layer = known = key, plain, kernel
         call = Call(self, known[2], make_batch(case, known[1], seed, "cuda"))
-        call.error()  # the first call of a shape may build its kernel, and use memory for that
+        call.warm_up()
         return call
-
-    def prefill(self, case: Case, value: float) -> bool:
-        memory.fill_free_memory(value, "cuda")
-        shape = (case.m, case.topk, 2 * case.intermediate)
-        return memory.holds(torch.empty(shape, dtype=torch.float32, device="cuda"), value)
 
 
 class Call:
@@ -81,8 +76,15 @@ class Call:
     def __init__(self, operator: AiterOperator, weights: Weights, batch: Batch) -> None:
         self.operator, self.weights, self.batch = operator, weights, batch
 
-    def error(self) -> float:
-        return relative_error(self._call(), self.batch.y)
+    def warm_up(self) -> None:
+        """The first call of a shape may build its kernel, and use memory for that."""
+        self._call()
+        torch.cuda.synchronize()
+
+    def check(self, value: float) -> tuple[float, bool]:
+        with memory.filled(value, "cuda") as fresh:
+            found = self._call()
+        return relative_error(found, self.batch.y), fresh.buffers > 0
 
     def microseconds(self, repeats: int) -> Sequence[float]:
         return timing.graph_microseconds(self._call, repeats)

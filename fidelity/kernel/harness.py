@@ -43,8 +43,8 @@ def run(work: Work, operator: Operator, folder: Path) -> Iterator[Answer]:
 def _check(work: Work, operator: Operator, case: Case, guard: str) -> Iterator[Check]:
     prepared = operator.prepare(case, work.seed)
     for fill, value in FILLS.items():
-        filled = operator.prefill(case, value)
-        yield Check(case.tp, case.m, guard, fill, filled, prepared.error())
+        error, filled = prepared.check(value)
+        yield Check(case.tp, case.m, guard, fill, filled, error)
 
 
 def _time(prepared: Prepared, case: Case, guard: str, repeats: int, *, captured: bool) -> Timing:

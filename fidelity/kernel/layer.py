@@ -38,7 +38,7 @@ def make_weights(case: Case, seed: int, device: str, fp8: Any) -> Weights:
     """Values for a few more experts than `topk`: in a larger batch each gets tokens of its own choice."""
     generator = torch.Generator(device).manual_seed(seed)
     count, k, width = case.experts, case.hidden, case.intermediate
-    used = torch.randperm(count, generator=generator, device=device)[: case.topk + 4]
+    used = torch.randperm(count, generator=generator, device=device)[: case.topk + 2]
     w1 = torch.empty((count, 2 * width, k), dtype=fp8, device=device)
     w2 = torch.empty((count, k, width), dtype=fp8, device=device)
     w1_scale = torch.ones((count, 2 * width // BLOCK, k // BLOCK), device=device)

@@ -1,6 +1,8 @@
-"""Fill what torch's caching allocator has free, so that a buffer nobody zeroes shows what it held."""
+"""Fill the memory that torch hands out, so that a buffer nobody zeroes shows what it held."""
 
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ BLOCKS = (
     (512, 512),
 )
 """(bytes, how many), the largest first: the small ones then fill what is left between the others."""
+FILLED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def fill_free_memory(value: float, device: str) -> None:
@@ -30,7 +33,31 @@ def fill_free_memory(value: float, device: str) -> None:
     del blocks
 
 
-def holds(buffer: Any, value: float) -> bool:
-    """Is every element of `buffer` this value?"""
-    same = torch.isnan(buffer) if math.isnan(value) else buffer == value
-    return bool(same.all())
+@dataclass
+class Fresh:
+    """How many buffers were taken while they came filled."""
+
+    buffers: int = 0
+
+
+@contextmanager
+def filled(value: float, device: str) -> Iterator[Fresh]:
+    """While it lasts, new floating-point memory is full of `value`: what the allocator had free, and each
+    buffer that `torch.empty` hands out. The second is needed too: a call reuses what it freed itself a
+    moment ago, and such values can be too small to show."""
+    if device == "cuda":
+        fill_free_memory(value, device)
+    plain, fresh = torch.empty, Fresh()
+
+    def empty(*args: Any, **kwargs: Any) -> Any:
+        buffer = plain(*args, **kwargs)
+        if buffer.dtype in FILLED:
+            buffer.fill_(value)
+            fresh.buffers += 1
+        return buffer
+
+    torch.empty = empty
+    try:
+        yield fresh
+    finally:
+        torch.empty = plain

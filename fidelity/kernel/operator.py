@@ -17,8 +17,9 @@ class CannotRunError(Exception):
 class Prepared(Protocol):
     """One call made ready: weights, tokens, and what it should give."""
 
-    def error(self) -> float:
-        """Call once; the largest relative error over the tokens, NaN for an output that is no number."""
+    def check(self, value: float) -> tuple[float, bool]:
+        """Call once, with the memory of its buffers full of `value`: the largest relative error over the
+        tokens, NaN for an output that is no number; and whether the call took memory that was so filled."""
 
     def microseconds(self, repeats: int) -> Sequence[float]:
         """`repeats` timed samples of the call."""
@@ -35,9 +36,6 @@ class Operator(Protocol):
 
     def prepare(self, case: Case, seed: int) -> Prepared:
         """The same case and seed give the same weights and tokens."""
-
-    def prefill(self, case: Case, value: float) -> bool:
-        """Leave `value` in the memory that the next call's buffers come from; does a fresh one hold it?"""
 
 
 def operator_for(work: Work) -> Operator:

@@ -59,7 +59,7 @@ def _markdown(work: Work, verdict: KernelVerdict, command: str) -> Iterator[str]
     for message in verdict.warnings:
         yield f"- Warning: {readable(message)}"
     yield ""
-    yield "Relative error with free memory full of NaN / of 3e4; `*`: one K tile per split is predicted."
+    yield "Relative error with new memory full of NaN / of 3e4; `*`: one K tile per split is predicted."
     for guard in verdict.guards:
         yield ""
         yield f"## Guard {guard.guard}: {guard.state}"

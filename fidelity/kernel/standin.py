@@ -28,12 +28,10 @@ class Config:
 
 
 class StandIn:
-    """`clean` zeroes every buffer. On the CPU, which has no caching allocator, `pool` plays one: buffers by
-    their size, handed out as they were given back."""
+    """`clean` zeroes every buffer."""
 
     def __init__(self, units: int, *, clean: bool = False) -> None:
         self.units, self.clean = units, clean
-        self.pool: dict[int, list[Tensor]] = {}
         self.ck_moe_stage1: Callable[..., Tensor] = self._stage1
         self.get_2stage_cfgs = functools.lru_cache(maxsize=2048)(self._configure)
 
@@ -64,17 +62,6 @@ class StandIn:
             part = a2[tokens, slots] @ dequantise(w2[expert], w2_scale[expert]).T
             y[tokens] += part * topk_weight[tokens, slots, None]
         return y
-
-    def empty(self, shape: tuple[int, ...], device: Any) -> Tensor:
-        """float32 memory with whatever its last user left."""
-        free = self.pool.get(torch.Size(shape).numel())
-        if device.type != "cpu" or not free:
-            return torch.empty(shape, dtype=torch.float32, device=device)
-        return free.pop().view(shape)
-
-    def give_back(self, buffer: Tensor) -> None:
-        if buffer.device.type == "cpu":
-            self.pool.setdefault(buffer.numel(), []).append(buffer.view(-1))
 
     def _configure(self, token: int, hidden: int, intermediate: int, experts: int, topk: int) -> Config:
         ksplit = split_of(
@@ -116,7 +103,8 @@ class StandIn:
         splits = splitk if quant_type is QuantType.per_1x128 and splitk > 1 else 1
         if depth % (splits * BLOCK):
             raise RuntimeError(f"K = {depth} cannot be split {splits} ways")
-        sums = self.empty((hidden_states.shape[0], topk, w1.shape[1]), w1.device)
+        shape = (hidden_states.shape[0], topk, w1.shape[1])
+        sums = torch.empty(shape, dtype=torch.float32, device=w1.device)
         if self.clean or splits == 1 or depth // (splits * TILE) > 1:
             sums.zero_()
         width = depth // splits
@@ -126,5 +114,4 @@ class StandIn:
                 sums[tokens, slots] += x[:, start : start + width] @ weight[:, start : start + width].T
         gate, up = sums.chunk(2, dim=-1)
         out.copy_(torch.nn.functional.silu(gate) * up)
-        self.give_back(sums)
         return out

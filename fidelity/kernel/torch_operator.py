@@ -24,7 +24,8 @@ class TorchOperator:
         self.device, self.clean = device, clean
         self.captured = device == "cuda"
         self.module: Any = StandIn(units, clean=clean)
-        self._weights: tuple[Case, int, Weights] | None = None
+        self._layer: tuple[Case, int, Weights] | None = None
+        self._batches: dict[int, Batch] = {}
 
     def machine(self) -> Machine:
         name = torch.cuda.get_device_name() if self.captured else f"CPU ({platform.machine()})"
@@ -32,23 +33,14 @@ class TorchOperator:
         return Machine(operator, name, stand_in=True, versions={"torch": str(torch.__version__)})
 
     def prepare(self, case: Case, seed: int) -> "Call":
-        known = self._weights
+        known = self._layer
         if known is None or known[1] != seed or not _same_layer(known[0], case):
-            self._weights = None  # frees the last one first
-            self._weights = known = case, seed, make_weights(case, seed, self.device, torch.float8_e4m3fn)
-        return Call(self, known[2], make_batch(case, known[2], seed, self.device))
-
-    def prefill(self, case: Case, value: float) -> bool:
-        shape = (case.m, case.topk, 2 * case.intermediate)
-        if self.device == "cpu":
-            self.module.pool.clear()
-            self.module.give_back(torch.full(shape, value))
-        else:
-            memory.fill_free_memory(value, self.device)
-        buffer = self.module.empty(shape, torch.device(self.device))
-        found = memory.holds(buffer, value)
-        self.module.give_back(buffer)
-        return found
+            self._layer = None  # frees the last one first
+            self._layer = known = case, seed, make_weights(case, seed, self.device, torch.float8_e4m3fn)
+            self._batches.clear()
+        if case.m not in self._batches:
+            self._batches[case.m] = make_batch(case, known[2], seed, self.device)
+        return Call(self, known[2], self._batches[case.m])
 
 
 class Call:
@@ -58,8 +50,10 @@ class Call:
         self.operator, self.weights, self.batch = operator, weights, batch
         self.rows = routing(batch.ids)
 
-    def error(self) -> float:
-        return relative_error(self._call(), self.batch.y)
+    def check(self, value: float) -> tuple[float, bool]:
+        with memory.filled(value, self.operator.device) as fresh:
+            found = self._call()
+        return relative_error(found, self.batch.y), fresh.buffers > 0
 
     def microseconds(self, repeats: int) -> Sequence[float]:
         measure = timing.graph_microseconds if self.operator.captured else timing.cpu_microseconds

@@ -133,7 +133,7 @@ def _call(checks: Sequence[Check], tolerance: float) -> tuple[str, str]:
         return NOT_EXERCISED, f"not run ({', '.join(missing)})"
     clean = [check.fill for check in checks if not check.filled]
     if clean:
-        return NOT_EXERCISED, f"the free memory could not be filled ({', '.join(clean)})"
+        return NOT_EXERCISED, f"the call took no memory that was filled ({', '.join(clean)})"
     return PASS, f"relative error at most {max(check.error for check in checks):.3f}"
 
 

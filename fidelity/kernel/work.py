@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FILLS = {"nan": math.nan, "large": 3e4}
-"""What the free memory holds before a checked call, as float32."""
+"""What new memory holds in a checked call."""
 TOLERANCE = 0.1
 """Relative error up to which a token's output is right: fp8 activations alone give a few per cent."""
 
@@ -68,7 +68,7 @@ class Machine:
 @dataclass(frozen=True)
 class Check:
     """One checked call. `error`: the largest relative error of a token's output, NaN for an output that is no
-    number. `filled`: a fresh buffer did hold the fill before the call."""
+    number. `filled`: the call took memory that was full of the fill."""
 
     tp: int
     m: int

@@ -63,16 +63,16 @@ class NumpyOperator:
     def prepare(self, case: Case, seed: int) -> "Call":
         return Call(self, case, np.random.default_rng(seed))
 
-    def prefill(self, case: Case, value: float) -> bool:
-        if self.fills:
-            self.memory = value
-        return self.fills
-
 
 class Call:
     def __init__(self, operator: NumpyOperator, case: Case, rng: np.random.Generator) -> None:
         self.operator, self.case = operator, case
         self.x, self.weight = rng.normal(size=(case.m, case.hidden)), rng.normal(size=(8, case.hidden))
+
+    def check(self, value: float) -> tuple[float, bool]:
+        if self.operator.fills:
+            self.operator.memory = value
+        return self.error(), self.operator.fills
 
     def error(self) -> float:
         stage1 = self.operator.module.get_2stage_cfgs(self.case.splits)

@@ -86,6 +86,21 @@ def test_the_same_seed_gives_the_same_layer() -> None:
     assert not torch.equal(batches[0].y, make_batch(case, first, 4, "cpu").y)
 
 
+def test_new_memory_is_filled_for_a_while() -> None:
+    import torch
+
+    from fidelity.kernel.memory import filled
+
+    plain = torch.empty
+    with filled(3e4, "cpu") as fresh:
+        assert (torch.empty(4, dtype=torch.bfloat16) == 3e4).all()
+        assert (torch.empty((2, 3)) == 3e4).all()
+        torch.empty(3, dtype=torch.int32)
+        torch.zeros(3)
+    assert fresh.buffers == 2
+    assert torch.empty is plain
+
+
 def test_every_call_is_timed(tmp_path: Path) -> None:
     asked = work(SMALL, [1], 16, repeats=2)
     timings = judge(asked, list(run(asked, operator_for(asked), tmp_path))).timings

@@ -61,7 +61,7 @@ def test_memory_that_cannot_be_filled_proves_nothing(played: Any) -> None:
     verdict = played({"fills": False, "clean": True}, guards=("none",))
     assert (verdict.state, verdict.exit_code) == ("inconclusive", 11)
     assert "not exercised at TP1 M 1, 2, 3, 4, 8, 16, 32" in verdict.reason
-    assert "could not be filled (nan, large)" in verdict.guards[0].calls[0].reason
+    assert "took no memory that was filled (nan, large)" in verdict.guards[0].calls[0].reason
 
 
 def test_a_guard_that_is_never_called_is_no_guard(played: Any) -> None:
