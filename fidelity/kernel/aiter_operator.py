@@ -21,33 +21,33 @@ WAYS_ON = (
 class AiterOperator:
     """See `operator.Operator`. Raises CannotRunError where aiter or its GPU is not there."""
 
-    captured = True
-
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cuda") -> None:
+        self.device, self.captured = device, device == "cuda"
         try:
             self.aiter: Any = importlib.import_module("aiter")
             self.module: Any = importlib.import_module("aiter.fused_moe")
             self.shuffle: Any = importlib.import_module("aiter.ops.shuffle").shuffle_weight
         except ImportError as exc:
             raise CannotRunError(f"aiter cannot be imported here: {exc}", WAYS_ON) from exc
-        if not torch.cuda.is_available():
+        if device == "cuda" and not torch.cuda.is_available():
             raise CannotRunError("torch sees no GPU here", "start the image with the GPU's devices")
         self._layer: tuple[tuple[int, ...], Weights, Weights] | None = None
 
     def machine(self) -> Machine:
-        properties = torch.cuda.get_device_properties(0)
-        units = getattr(self.module, "get_cu_num", lambda: properties.multi_processor_count)()
+        properties = torch.cuda.get_device_properties(0) if self.captured else None
+        units = getattr(self.module, "get_cu_num", lambda: getattr(properties, "multi_processor_count", None))
         versions = {"torch": str(torch.__version__), "hip": str(torch.version.hip)}
         for name in ("aiter", "amd-aiter", "sglang"):
             try:
                 versions[name] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
                 continue
+        arch = getattr(properties, "gcnArchName", "unknown arch")
         return Machine(
             operator="aiter fused_moe",
-            device=f"{properties.name} ({getattr(properties, 'gcnArchName', 'unknown arch')})",
+            device=f"{getattr(properties, 'name', 'CPU')} ({arch})",
             stand_in=False,
-            compute_units=int(units),
+            compute_units=units(),
             versions=versions,
         )
 
@@ -56,7 +56,7 @@ class AiterOperator:
         known = self._layer
         if known is None or known[0] != key:
             self._layer = None  # frees the last one first
-            plain = make_weights(case, seed, "cuda", self.aiter.dtypes.fp8)
+            plain = make_weights(case, seed, self.device, self.aiter.dtypes.fp8)
             kernel = Weights(
                 self.shuffle(plain.w1, (16, 16)),
                 self.shuffle(plain.w2, (16, 16)),
@@ -65,7 +65,7 @@ class AiterOperator:
                 plain.used,
             )
             self._layer = known = key, plain, kernel
-        call = Call(self, known[2], make_batch(case, known[1], seed, "cuda"))
+        call = Call(self, known[2], make_batch(case, known[1], seed, self.device))
         call.warm_up()
         return call
 
@@ -78,16 +78,16 @@ class Call:
 
     def warm_up(self) -> None:
         """The first call of a shape may build its kernel, and use memory for that."""
-        self._call()
-        torch.cuda.synchronize()
+        relative_error(self._call(), self.batch.y)
 
     def check(self, value: float) -> tuple[float, bool]:
-        with memory.filled(value, "cuda") as fresh:
+        with memory.filled(value, self.operator.device) as fresh:
             found = self._call()
         return relative_error(found, self.batch.y), fresh.buffers > 0
 
     def microseconds(self, repeats: int) -> Sequence[float]:
-        return timing.graph_microseconds(self._call, repeats)
+        measure = timing.graph_microseconds if self.operator.captured else timing.cpu_microseconds
+        return measure(self._call, repeats)
 
     def _call(self) -> Any:
         aiter = self.operator.aiter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fidelity.errors import PlanError, ResultsError, did_you_mean
+from fidelity.errors import INTERRUPTED, PlanError, ResultsError, did_you_mean
 from fidelity.execute import RESULTS
 from fidelity.gpus import gpu as find_gpu
 from fidelity.kernel import launch, report
@@ -59,11 +59,15 @@ def kernel(options: Options, console: Console) -> int:
         return 0
     folder = _folder(options)
     work.save(folder / launch.WORK)
-    ended = _run(options, folder, work, console)
+    interrupted = False
+    try:
+        ended = _run(options, folder, work, console)
+    except KeyboardInterrupt:
+        ended, interrupted = "interrupted", True
     verdict = judge(work, list(read(folder / launch.ANSWERS)), ended)
     report.write_all(folder, work, verdict, shlex.join(["fidelity", *sys.argv[1:]]))
     report.print_verdict(console, verdict, folder)
-    return verdict.exit_code
+    return INTERRUPTED if interrupted else verdict.exit_code
 
 
 def _work(options: Options) -> Work:

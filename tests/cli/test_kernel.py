@@ -153,3 +153,17 @@ def test_an_operator_that_hangs_is_ended(here: Here, tmp_path: Path) -> None:
     done = kernel(here, tmp_path, "--python", str(python), "--max-minutes", "0.01")
     assert done.code == 3
     assert "not done after 0.01 minutes" in done.out
+
+
+def test_an_interrupted_check_keeps_what_it_has(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fidelity.kernel import command
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_run", interrupt)
+    done = kernel(here, tmp_path)
+    assert done.code == 130
+    assert "interrupted" in (tmp_path / "run/report.md").read_text()
