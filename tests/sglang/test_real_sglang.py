@@ -137,6 +137,18 @@ class TestTrainedWeights:
         shown = {one.prompt: one.answer.text for one in run.sent("show-cold")}
         assert shown["capital/france"].startswith("Paris")
 
+    def test_stale_memory_fails_although_no_text_moves(self, quiz_server: RealServer, tmp_path: Path) -> None:
+        """The answer is sure: only the logprobs move, and those of its control do not."""
+        run = check(quiz_server, "stale", tmp_path / "run", *CELLS)
+        assert run.exit_code == FAIL, run.output
+        assert_all_finite(run.records)
+        cell = run.cell(tail=1)
+        assert (cell["state"], cell["exercised"]) == ("fail", PROMPTS)
+        assert cell["agreement"] == {"same": PROMPTS * HITS}
+        assert cell["reason"].startswith("the logprobs moved: mean |delta logprob|")
+        for tail in (2, 33):
+            assert run.cell(tail=tail)["state"] == "pass"
+
 
 class TestRandomWeights:
     """A tiny random model: no prompt reaches a cold top-1 probability of 0.9."""
