@@ -83,7 +83,7 @@ def observe(
             cold_ids = ids[prompt][number][0]
             for send, role in enumerate(("cold", "cold2", *["hit"] * hits)):
                 if role == "hit" and number == 0 and bad[prompt] and corruption and corruption.form != "bias":
-                    answer = _nan() if corruption.form == "nan" else _salad(rng)
+                    answer = _nan() if corruption.form == "nan" else _salad(cold_ids, rng)
                 else:
                     answer = _answer(ids[prompt][number][send], rows[prompt][number][send])
                     if role != "cold":
@@ -171,10 +171,12 @@ def _nan() -> Answer:
     return answer
 
 
-def _salad(rng: np.random.Generator) -> Answer:
-    """Unknown ids, none of them likely: what a lost state answers with."""
+def _salad(cold_ids: list[int], rng: np.random.Generator) -> Answer:
+    """Unknown ids, none of them likely and the cold ones less so: what a lost state answers with."""
     values = np.sort(rng.uniform(-7.0, -4.0, TOP_K))[::-1]
-    return _answer((IDS + rng.permutation(10_000)[:TOP_K]).tolist(), values.tolist())
+    answer = _answer((IDS + rng.permutation(10_000)[:TOP_K]).tolist(), values.tolist())
+    answer.asked = [list(zip(cold_ids, rng.uniform(-14.0, -8.0, TOP_K).tolist(), strict=True))]
+    return answer
 
 
 def _record(order: int, role: str, cell: Cell, prompt: int, answer: Answer) -> Observation:

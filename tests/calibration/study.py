@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -25,23 +26,25 @@ from fidelity.stats.divergence import divergences
 from fidelity.stats.topk import TopK
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS
 
-from .simulate import FAR, NEAR, SUSPECT, Corruption, Server, cells, distributions, observe
+from .simulate import FAR, NEAR, SUSPECT, Array, Corruption, Server, cells, distributions, observe
 
 LARGE = 299
 """Prompts of the `gate` plan: one hit each, a rate of 1 % allowed; simulated with the nearer control only."""
 
+THREADS = "(b) noise of the threads"
 FORMS: dict[str, Form] = {"nan": "broken", "salad": "wrong"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """So many prompts on one server; `name` is what the table calls it."""
+    """So many prompts on one server, by the default plan but for what is given here."""
 
     name: str
     server: Server
     prompts: int
     tails: tuple[int, ...] = (SUSPECT, NEAR, FAR)
     suspects: int = 1
+    kappa: float = Thresholds().kappa
 
 
 @dataclass(frozen=True)
@@ -60,35 +63,34 @@ class Outcome:
 
 def rows() -> list[Row]:
     """The whole study, in the order of the table."""
-    healthy = {
-        "(a) zero noise": Server("zero"),
-        "(b) noise of the threads": Server("threads"),
-        "(b2) quantised engine": Server("quantised"),
-        "(c) heavy tails": Server("heavy-tailed"),
-    }
-    found = [Row(name, server, 30) for name, server in healthy.items()]
-    threads = healthy["(b) noise of the threads"]
-    found.append(Row("(b) with tails 1 to 4 suspects", threads, 30, (1, 2, 3, 4, FAR), suspects=4))
-    found += [Row("(b) noise of the threads", threads, prompts) for prompts in (60, LARGE)]
-    for form, name in (("nan", "NaN"), ("salad", "salad")):
-        for rate, prompts in ((1.0, 30), (0.2, 30), (0.05, 30), (0.01, 30), (0.2, 60), (0.05, 60)):
-            found.append(_corrupt(f"(d) {name}", form, rate, prompts))
-        found += [_corrupt(f"(d) {name}", form, rate, LARGE) for rate in (0.05, 0.01)]
-    sizes = {multiple: bias_of(multiple) for multiple in (1.5, 2, 3, 5, 10, 20)}
+    threads = Server("threads")
+    found = [
+        Row("(a) zero noise", Server("zero"), 30),
+        Row(THREADS, threads, 30),
+        Row("(b2) quantised engine", Server("quantised"), 30),
+        Row("(c) heavy tails", Server("heavy-tailed"), 30),
+        Row(f"{THREADS}, tails 1 to 4 suspects", threads, 30, (1, 2, 3, 4, FAR), suspects=4),
+        Row(THREADS, threads, 60),
+        Row(f"{THREADS}, kappa 1", threads, 60, kappa=1.0),
+        Row(THREADS, threads, LARGE),
+    ]
+    for form, name in (("nan", "(d) NaN"), ("salad", "(d) salad")):
+        for prompts, rates in ((30, (1.0, 0.2, 0.05, 0.01)), (60, (0.2, 0.05)), (LARGE, (0.05, 0.01))):
+            found += [Row(name, Server("threads", Corruption(form, rate)), prompts) for rate in rates]
     for multiple, rate, prompts in (
-        (5, 1.0, 30), (5, 0.2, 30), (5, 0.05, 30), (5, 0.01, 30),
-        (3, 1.0, 30), (2, 1.0, 30), (1.5, 1.0, 30),
-        (5, 1.0, 60), (5, 0.2, 60), (10, 0.2, 60), (20, 0.2, 60),
+        (5, 1.0, 30), (3, 1.0, 30), (2, 1.0, 30), (1, 1.0, 30),
+        (5, 0.2, 30), (5, 0.05, 30), (5, 0.01, 30),
+        (5, 0.2, 60), (10, 0.2, 60), (20, 0.2, 60),
     ):  # fmt: skip
-        name = f"(d) bias, JSD {multiple:g} x floor"
-        found.append(_corrupt(name, "bias", rate, prompts, sizes[multiple]))
-    return found
+        biased = Server("threads", Corruption("bias", rate, bias_of(multiple)))
+        found.append(Row(f"(d) bias, JSD {multiple} x floor", biased, prompts))
+    return [*found, replace(found[-3], name=f"{found[-3].name}, kappa 1", kappa=1.0)]
 
 
 def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
     """Simulate and judge a row."""
     gate = row.prompts == LARGE
-    plan = RunPlan(thresholds=Thresholds(max_rate=0.01) if gate else Thresholds())
+    plan = RunPlan(thresholds=Thresholds(max_rate=0.01 if gate else 0.1, kappa=row.kappa))
     conditions = cells((SUSPECT, NEAR) if gate else row.tails, row.suspects)
     rng = np.random.default_rng(seed)
     states: Counter[str] = Counter()
@@ -108,17 +110,26 @@ def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
     return Outcome(row, runs, passed, fails, open_, promised_pass, promised_fail)
 
 
+@cache
 def bias_of(multiple: float) -> float:
     """Nats off the leading logit that make the median JSD of such hits `multiple` times the control floor,
     the mean JSD of clean hits, under the threads' noise."""
     server = Server("threads")
-    floor = float(_jsd(server).mean())
+    floor = float(jsd(server).mean())
     low, high = 0.0, 4.0
-    for _ in range(20):
+    for _ in range(12):
         middle = (low + high) / 2
         biased = replace(server, corruption=Corruption("bias", 1.0, middle))
-        low, high = (middle, high) if np.median(_jsd(biased)) < multiple * floor else (low, middle)
+        low, high = (middle, high) if np.median(jsd(biased)) < multiple * floor else (low, middle)
     return high
+
+
+def jsd(server: Server, prompts: int = 20_000) -> Array:
+    """JSD of the first hit of each prompt's first cell from its cold answer, over all ids, in nats."""
+    logprobs, _ = distributions(server, prompts, 1, 1, np.random.default_rng(0))
+    ids = np.broadcast_to(np.arange(logprobs.shape[-1]), logprobs[:, 0, 0].shape)
+    cold, hit = (TopK(ids, logprobs[:, 0, send]) for send in (0, 2))
+    return divergences(cold, hit).jsd_lower
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
@@ -145,18 +156,6 @@ HEADER = """\
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.2%}"
-
-
-def _corrupt(name: str, form: str, rate: float, prompts: int, nats: float = 0.0) -> Row:
-    return Row(name, Server("threads", Corruption(form, rate, nats)), prompts)
-
-
-def _jsd(server: Server) -> np.ndarray:
-    """JSD of one hit of each of 20 000 prompts from cold, over all ids."""
-    logprobs, _ = distributions(server, 20_000, 1, 1, np.random.default_rng(0))
-    ids = np.broadcast_to(np.arange(logprobs.shape[-1]), logprobs[:, 0, 0].shape)
-    cold, hit = (TopK(ids, logprobs[:, 0, send]) for send in (0, 2))
-    return divergences(cold, hit).jsd_lower
 
 
 def main() -> None:
