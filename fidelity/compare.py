@@ -146,7 +146,9 @@ def _impossible(values: list[float], emitted: float | None, near_tie: float) -> 
         return None
     top = max(values)
     if top > ROUNDING or sum(map(math.exp, values)) > 1 + ROUNDING:
-        return "probabilities above 1 at output token {position}"
+        return "probabilities above 1 (output token {position})"
     if emitted is not None and not top - emitted <= near_tie + TIE_ROUNDING:
-        return f"output token {{position}} is {top - emitted:.2f} nat below the top one at temperature 0"
+        return (
+            f"not the top token at temperature 0 ({top - emitted:.2f} nat below, output token {{position}})"
+        )
     return None

@@ -58,9 +58,11 @@ def compare_hits(cell: Cell, groups: Sequence[Group], near_tie: float, min_tail:
 
 
 def compare_floor(groups: Sequence[Group], near_tie: float) -> Sends:
-    """The second cold sends of a cell."""
+    """The second cold sends of a cell; `unsorted` counts the first ones too."""
     pairs = [(group, group.cold2) for group in groups if group.cold2 is not None]
-    return _compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
+    sends = _compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
+    first = _unsorted(_first_rows([group.cold for group in groups]))
+    return replace(sends, unsorted=sends.unsorted + first)
 
 
 def with_near_tie(sends: Sends, near_tie: float) -> Sends:

@@ -40,6 +40,7 @@ class Outlook:
     fails_wrong: float | None
     kappa: float
     least_margin: float
+    least_move: float
 
 
 def assumed_facts(target: Target) -> ServerFacts:
@@ -105,6 +106,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
         fails_wrong=smallest_failed(count, "wrong", limits, tests),
         kappa=limits.kappa,
         least_margin=limits.least_margin,
+        least_move=limits.least_move,
     )
 
 
@@ -154,8 +156,9 @@ def lines(outlook: Outlook) -> Iterator[str]:
         f"wrong first tokens from {_percent(outlook.fails_wrong)}"
     )
     yield (
-        "logprobs that move without a wrong token: seen where the mean JSD of a cell exceeds its control's "
-        f"by {outlook.kappa:g} times the control's own, or by {outlook.least_margin:g} nat where that is more"
+        "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by "
+        f"{outlook.kappa:g} times the control's own ({outlook.least_margin:g} nat at least), or its mean "
+        f"|delta logprob| likewise ({outlook.least_move:g} nat at least)"
     )
     yield "not seen: decode, batches and speculative decoding; other lengths; errors that cold answers share"
 

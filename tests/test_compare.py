@@ -68,16 +68,16 @@ def test_a_run_of_one_id(run: int, broken: bool) -> None:
 
 
 def test_probabilities_above_one() -> None:
-    assert broken_rules(answer(top=[[(5, 0.1)]])) == ("probabilities above 1 at output token 0",)
+    assert broken_rules(answer(top=[[(5, 0.1)]])) == ("probabilities above 1 (output token 0)",)
     assert broken_rules(answer(top=[[(5, -0.5), (6, -0.5), (7, -0.5)]], logprobs=[-0.5])) == (
-        "probabilities above 1 at output token 0",
+        "probabilities above 1 (output token 0)",
     )
     assert broken_rules(answer(top=[[(5, 9e-4)]], logprobs=[9e-4])) == ()  # rounding
 
 
 def test_temperature_0_emits_the_top_token() -> None:
     assert broken_rules(answer(logprobs=[-4.0])) == (
-        "output token 0 is 3.95 nat below the top one at temperature 0",
+        "not the top token at temperature 0 (3.95 nat below, output token 0)",
     )
     assert broken_rules(answer(logprobs=[-0.15])) == ()  # within a near-tie
 

@@ -1,11 +1,19 @@
 """A shift that flips no token: what moved in suspects alone fails, what moved in controls too does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS
+from fidelity.judge import judge
+from fidelity.manifest import ArmRecord, Manifest
+from fidelity.observations import Observation
+from fidelity.plan import RunPlan, Thresholds
+from fidelity.probes.cells import Cell
+from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Figure, RunVerdict
+
+from .calibration.simulate import Corruption, Server, cells, observe
 
 Play = Callable[..., Any]
 
@@ -43,3 +51,173 @@ def test_each_size_stands_with_its_threshold_and_source(fake_sglang: Any, play: 
     assert limit.holds
     assert limit.threshold == {"mean JSD": 1e-3, "mean |delta logprob|": 0.125}[name]
     assert "of thresholds" in limit.source
+
+
+def conditions(*tails: int, suspects: int = 1) -> list[Cell]:
+    return cells(tails, suspects)
+
+
+def judged(records: Sequence[Observation], plan: Sequence[Cell], **limits: float) -> RunVerdict:
+    manifest = Manifest("r", "s", RunPlan(thresholds=Thresholds(**limits)), status="complete")
+    manifest.arms["none"] = ArmRecord("none", 1, cells=list(plan))
+    return judge(manifest, records)
+
+
+def simulated(
+    plan: Sequence[Cell], *biases: float, prompts: int = 30, noise: str = "threads"
+) -> list[Observation]:
+    """A run whose hits have the given nats taken off their leading logit, cell by cell."""
+    records: list[Observation] = []
+    for number, (cell, nats) in enumerate(zip(plan, biases, strict=True)):
+        server = Server(noise, Corruption("bias", 1.0, nats) if nats else None)
+        records += observe(server, prompts, 2, [cell], np.random.default_rng(number))
+    return records
+
+
+def figure(cell: CellVerdict, name: str) -> Figure:
+    return next(one for one in cell.figures if one.name.startswith(name))
+
+
+def test_a_bias_of_the_suspects_alone_fails() -> None:
+    plan = conditions(1, 2, 33)
+    verdict = judged(simulated(plan, 1.0, 0.0, 0.0), plan)
+    suspect, *others = verdict.arms[0].cells
+    assert suspect.corrupt == 0
+    assert suspect.state == FAIL
+    assert suspect.reason.startswith("the logprobs moved: mean JSD 0.0")
+    assert {cell.state for cell in others} == {PASS}
+    chance = figure(suspect, "p that the mean JSD exceeds that of L=194 tail=2")
+    assert not chance.holds
+    assert chance.value < chance.threshold == 0.001
+
+
+def test_a_shift_within_the_margin_passes_however_sure_it_is() -> None:
+    """Significant and small is no fault: without noise any bias has p = 2^-30."""
+    plan = conditions(1, 2, 33)
+    verdict = judged(simulated(plan, 0.1, 0.0, 0.0, noise="zero"), plan)
+    suspect = verdict.arms[0].cells[0]
+    assert figure(suspect, "p that the mean JSD").value < 1e-8
+    assert 0 < figure(suspect, "mean JSD above").value < 1e-3
+    assert verdict.state == PASS
+    strict = judged(simulated(plan, 0.1, 0.0, 0.0, noise="zero"), plan, least_margin=1e-6)
+    assert strict.arms[0].cells[0].state == FAIL
+
+
+def test_nothing_moved_at_all_is_exactly_nothing() -> None:
+    plan = conditions(1, 2, 33)
+    verdict = judged(simulated(plan, 0.0, 0.0, 0.0, noise="zero"), plan)
+    assert verdict.state == PASS
+    suspect = verdict.arms[0].cells[0]
+    assert figure(suspect, "p that the mean JSD").value == 1.0
+    assert figure(suspect, "mean JSD above").value == 0.0
+
+
+def test_too_wide_a_limit_says_how_many_more_prompts() -> None:
+    plan = conditions(1, 2, 33)
+    verdict = judged(simulated(plan, 0.0, 0.0, 0.0), plan, kappa=0.01, least_margin=1e-6)
+    suspect = verdict.arms[0].cells[0]
+    assert suspect.state == INCONCLUSIVE
+    assert suspect.reason.startswith("the mean JSD is not shown to stay within")
+    assert suspect.reason.endswith("more prompts would decide")
+
+
+def test_a_shift_that_controls_share_is_elevation() -> None:
+    """It cancels in the difference: nothing fails, and nothing passes."""
+    plan = conditions(1, 2, 33)
+    verdict = judged(simulated(plan, 1.5, 1.5, 1.5), plan)
+    suspect, near, far, *floors = verdict.arms[0].cells
+    assert suspect.state == PASS
+    for control in (near, far):
+        assert control.state == INCONCLUSIVE
+        assert control.reason.startswith("elevated hits: control hits are 0.0")
+        assert not figure(control, "median JSD of control hits").holds
+    assert verdict.state == INCONCLUSIVE
+    assert {cell.state for cell in floors} == {PASS}
+    assert judged(simulated(plan, 1.5, 1.5, 1.5), plan, elevated=0.5).state == PASS
+
+
+def test_each_suspect_is_held_against_the_nearest_control_at_its_position() -> None:
+    plan = [*conditions(1, 33, 2), Cell("L=257 tail=1", "suspect", 257, 1, "another position")]
+    verdict = judged(simulated(plan, 0.0, 0.0, 0.0, 0.0), plan)
+    suspect, alone = (cell for cell in verdict.arms[0].cells if cell.kind == "suspect")
+    assert figure(suspect, "mean JSD above L=194 tail=2").holds
+    assert alone.state == INCONCLUSIVE
+    assert alone.reason == "no control cell at this position to hold the hits against"
+
+
+def test_more_tests_need_more_evidence() -> None:
+    """Holm: with four suspects, each of two sizes, the smallest p counts eightfold."""
+    one, four = conditions(1, 2), conditions(1, 3, 4, 5, 2, suspects=4)
+    alone = figure(judged(simulated(one, 0.4, 0.0), one).arms[0].cells[0], "p that the mean JSD")
+    records = simulated(one, 0.4, 0.0)
+    for number, cell in enumerate(four[1:4], start=1):
+        records += observe(Server("threads"), 30, 2, [cell], np.random.default_rng(100 + number))
+    among = figure(judged(records, four).arms[0].cells[0], "p that the mean JSD")
+    assert alone.value < among.value <= 8 * alone.value
+
+
+@pytest.mark.parametrize(("kept", "state"), [(20, PASS), (1, INCONCLUSIVE)])
+def test_a_server_that_tells_too_little_cannot_pass(kept: int, state: str) -> None:
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0, noise="quantised")
+    for one in records if kept == 1 else ():
+        # One id of 0.9 leaves 0.1 of each distribution untold.
+        one.answer.top, one.answer.logprobs, one.answer.asked = [[(0, -0.105)]], [-0.105], []
+        one.answer.output_ids = [0]
+    verdict = judged(records, plan)
+    assert verdict.state == state, verdict.reason
+    if state == INCONCLUSIVE:
+        suspect = verdict.arms[0].cells[0]
+        assert suspect.reason.startswith("the top-k answers leave 0.069 nat of the JSD open (allowed: 0.05)")
+        assert not figure(suspect, "median width of the JSD interval").holds
+
+
+@pytest.mark.parametrize(
+    ("wrong", "tails", "state"),
+    [
+        (30, (1, 2, 33), FAIL),
+        (7, (1, 2, 33), FAIL),  # at least 11 % of 30
+        (6, (1, 2, 33), PASS),
+        (30, (1, 2), PASS),  # one control length is no majority
+    ],
+)
+def test_cold_answers_that_share_the_fault_are_told_by_their_neighbours(
+    wrong: int, tails: tuple[int, ...], state: str
+) -> None:
+    plan = conditions(*tails)
+    records = simulated(plan, *[0.0] * len(plan), noise="zero")
+    for one in records:
+        if one.cell == plan[0].name and int(one.prompt.rpartition("/")[2]) < wrong:
+            one.answer.text = "wrong"
+    verdict = judged(records, plan)
+    suspect = verdict.arms[0].cells[0]
+    assert verdict.state == suspect.state == state, suspect.reason
+    assert suspect.corrupt == 0
+    if state == FAIL:
+        assert suspect.reason == (
+            f"{wrong} of 30 known answers are wrong even cold at 193 tokens and right at 2 control lengths: "
+            "cold and hit share the fault"
+        )
+
+
+def test_a_question_that_is_wrong_at_every_length_proves_nothing() -> None:
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0, noise="zero")
+    for one in records:
+        one.answer.text = "wrong"
+    assert judged(records, plan).state == PASS
+
+
+def test_two_looks_halve_what_each_may_spend() -> None:
+    once = Thresholds()
+    twice = Thresholds(looks=2)
+    assert once.each_look is once
+    assert twice.each_look.alpha == pytest.approx(once.alpha / 2)
+    assert twice.each_look.confidence == pytest.approx(0.975)
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0)
+    verdict = judged(records, plan, looks=2)
+    assert verdict.state == INCONCLUSIVE  # 0 of 30 is at most 11.6 % at 97.5 %
+    assert "at 97.5%" in verdict.reason
+    assert figure(verdict.arms[0].cells[0], "p that the mean JSD").threshold == 0.0005
+    assert judged(simulated(plan, 0.0, 0.0, 0.0, prompts=36), plan, looks=2).state == PASS
