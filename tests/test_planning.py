@@ -110,8 +110,8 @@ def test_a_plan_in_words() -> None:
         "0 corrupt of 30 bound the corruption rate at 9.6 % at 95 %; allowed are 10 %",
         "caught (not passed) with 95% power: true rates from 9.6 %",
         "failed with 95% power: NaN or another broken rule from 9.6 %, wrong first tokens from 35.5 %",
-        "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by 2 "
-        "times the control's own (0.001 nat at least), or its mean |delta logprob| likewise (0.125 nat at "
+        "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by "
+        "2 times the control's own (0.001 nat at least), or its mean |delta logprob| likewise (0.125 nat at "
         "least)",
         "not seen: decode, batches and speculative decoding; other lengths; errors that cold answers share",
     ]
