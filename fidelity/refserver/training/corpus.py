@@ -11,7 +11,12 @@ from tokenizers import Tokenizer
 
 from fidelity.refserver.training.texts import LONG_ANSWERS, THOUGHT
 
-PROMPTS: Final = Path(__file__).parents[3] / "prompts"
+_PACKAGE: Final = Path(__file__).parents[2]
+# An installed wheel carries the prompt files inside the package, a source checkout beside it.
+PROMPTS: Final = next(
+    (folder for folder in (_PACKAGE / "data" / "prompts", _PACKAGE.parent / "prompts") if folder.is_dir()),
+    _PACKAGE.parent / "prompts",
+)
 PADS: Final = (" ok", " ok", " ok", " ok", " so", " now", " and", " well", "!", ".")
 OPEN: Final = "<think>\n\n</think>\n\n"
 OPEN_THINKING: Final = "<think>\n"
