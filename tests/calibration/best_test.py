@@ -15,8 +15,8 @@ import numpy as np
 from .simulate import Array, Corruption, Server
 from .study import bias_of, jsd
 
-PROMPTS_KNOWN = 100_000
-RUNS = 40_000
+PROMPTS_KNOWN = 40_000
+RUNS = 20_000
 BINS = 80
 
 

@@ -37,7 +37,8 @@ FORMS: dict[str, Form] = {"nan": "broken", "salad": "wrong"}
 
 @dataclass(frozen=True)
 class Row:
-    """So many prompts on one server, by the default plan but for what is given here."""
+    """So many prompts on one server, by the default plan but for what is given here. `multiple` sizes a
+    bias: see `bias_of`."""
 
     name: str
     server: Server
@@ -45,6 +46,7 @@ class Row:
     tails: tuple[int, ...] = (SUSPECT, NEAR, FAR)
     suspects: int = 1
     kappa: float = Thresholds().kappa
+    multiple: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,17 @@ def rows() -> list[Row]:
         (5, 0.2, 30), (5, 0.05, 30), (5, 0.01, 30),
         (5, 0.2, 60), (10, 0.2, 60), (20, 0.2, 60),
     ):  # fmt: skip
-        biased = Server("threads", Corruption("bias", rate, bias_of(multiple)))
-        found.append(Row(f"(d) bias, JSD {multiple} x floor", biased, prompts))
+        biased = Server("threads", Corruption("bias", rate))
+        found.append(Row(f"(d) bias, JSD {multiple} x floor", biased, prompts, multiple=multiple))
     return [*found, replace(found[-3], name=f"{found[-3].name}, kappa 1", kappa=1.0)]
 
 
 def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
     """Simulate and judge a row."""
-    gate = row.prompts == LARGE
+    gate, corruption = row.prompts == LARGE, row.server.corruption
+    if corruption is not None and row.multiple:
+        corruption = replace(corruption, nats=bias_of(row.multiple))
+    server = replace(row.server, corruption=corruption)
     plan = RunPlan(thresholds=Thresholds(max_rate=0.01 if gate else 0.1, kappa=row.kappa))
     conditions = cells((SUSPECT, NEAR) if gate else row.tails, row.suspects)
     rng = np.random.default_rng(seed)
@@ -98,10 +103,9 @@ def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
         with no_collection():
             manifest = Manifest("simulated", "", plan.model_copy(update={"seed": number}), status="complete")
             manifest.arms["none"] = ArmRecord("none", 1, cells=conditions)
-            records = observe(row.server, row.prompts, 1 if gate else 2, conditions, rng)
+            records = observe(server, row.prompts, 1 if gate else 2, conditions, rng)
             states[judge(manifest, records).state] += 1
     promised_pass = promised_fail = None
-    corruption = row.server.corruption
     if corruption is not None and corruption.form in FORMS:
         form, rate = FORMS[corruption.form], corruption.rate
         promised_pass = 1 - not_passed(row.prompts, rate)
