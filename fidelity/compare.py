@@ -17,6 +17,8 @@ TIE_ROUNDING = 1e-5
 """nats: by so much a bf16 step can come out larger between two single-precision logprobs."""
 
 RUN_LENGTH = 8
+CLAMPED = -9999.0
+"""Nothing at or below it is a logprob: some servers write it for -inf or NaN."""
 FLAT_ENTRIES = 5
 FLAT_SPREAD = 1e-4
 NAN_FACES = ("null", "nan", "inf", "http nan", "finish nan")
@@ -45,25 +47,35 @@ def broken_rules(answer: Answer, near_tie: float = NEAR_TIE) -> tuple[str, ...]:
 
     Applies to an answer asked for at temperature 0 with logprobs.
     """
-    found = []
     nan = {face: answer.faces[face] for face in NAN_FACES if answer.faces.get(face)} if answer.faces else {}
-    if nan:
-        found.append("NaN: " + ", ".join(f"{count} {face}" for face, count in nan.items()))
-    if not nan and any(not math.isfinite(lp) or lp <= -9999 for lp in answer.logprobs):
-        found.append("the emitted token's logprob is not a number")
-    rows = [[value for _, value in row] for row in answer.top]
-    if any(_is_flat(values) for values in rows):
+    found = ["NaN: " + ", ".join(f"{count} {face}" for face, count in nan.items())] if nan else []
+    for logprob in () if nan else answer.logprobs:
+        # Written so that NaN is caught too.
+        if not CLAMPED < logprob < math.inf:
+            found.append("the emitted token's logprob is not a number")
+            break
+    flat, impossible = False, []
+    emitted = [] if nan or answer.mismatched else answer.logprobs[: len(answer.output_ids)]
+    for position, row in enumerate(answer.top):
+        # Probability zero is legal beside finite logprobs.
+        values = [value for _, value in row if value != -math.inf]
+        if not values or not math.isfinite(sum(values)):
+            continue
+        top = max(values)
+        flat = flat or (len(values) >= FLAT_ENTRIES and top - min(values) <= FLAT_SPREAD)
+        if nan:
+            continue
+        if top > ROUNDING or sum(map(math.exp, values)) > 1 + ROUNDING:
+            impossible.append(f"probabilities above 1 (output token {position})")
+        elif position < len(emitted) and not top - emitted[position] <= near_tie + TIE_ROUNDING:
+            below = f"{top - emitted[position]:.2f} nat below"
+            impossible.append(f"not the top token at temperature 0 ({below}, output token {position})")
+    if flat:
         found.append("flat row")
     run = longest_run(answer.output_ids) if len(answer.output_ids) >= RUN_LENGTH else 0
     if run >= RUN_LENGTH:
         found.append(f"run of one id ({run})")
-    if not nan:
-        emitted = [] if answer.mismatched else answer.logprobs[: len(answer.output_ids)]
-        for position, values in enumerate(rows):
-            rule = _impossible(values, emitted[position] if position < len(emitted) else None, near_tie)
-            if rule:
-                found.append(rule.format(position=position))
-    return tuple(found)
+    return (*found, *impossible)
 
 
 def longest_run(ids: list[int]) -> int:
@@ -132,23 +144,3 @@ def _readable(answer: Answer) -> bool:
 
 def _logprob(pair: tuple[int, float]) -> float:
     return pair[1]
-
-
-def _is_flat(values: list[float]) -> bool:
-    if len(values) < FLAT_ENTRIES or not math.isfinite(sum(values)):
-        return False
-    return max(values) - min(values) <= FLAT_SPREAD
-
-
-def _impossible(values: list[float], emitted: float | None, near_tie: float) -> str | None:
-    """What a row and its emitted token's logprob cannot be; None when nothing, or when not all are finite."""
-    if not values or not math.isfinite(sum(values)):
-        return None
-    top = max(values)
-    if top > ROUNDING or sum(map(math.exp, values)) > 1 + ROUNDING:
-        return "probabilities above 1 (output token {position})"
-    if emitted is not None and not top - emitted <= near_tie + TIE_ROUNDING:
-        return (
-            f"not the top token at temperature 0 ({top - emitted:.2f} nat below, output token {{position}})"
-        )
-    return None

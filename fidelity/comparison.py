@@ -25,7 +25,7 @@ TIE_PAIRS = 100
 @dataclass(frozen=True)
 class Sends:
     """One kind of send (hits, or cold again) of one cell. `found` has one entry for each of `judged`;
-    `unsorted` answers listed their logprobs out of order."""
+    `unsorted` of these and their cold answers listed their logprobs out of order."""
 
     groups: Sequence[Group]
     judged: Sequence[Judged]
@@ -58,11 +58,9 @@ def compare_hits(cell: Cell, groups: Sequence[Group], near_tie: float, min_tail:
 
 
 def compare_floor(groups: Sequence[Group], near_tie: float) -> Sends:
-    """The second cold sends of a cell; `unsorted` counts the first ones too."""
+    """The second cold sends of a cell."""
     pairs = [(group, group.cold2) for group in groups if group.cold2 is not None]
-    sends = _compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
-    first = _unsorted(_first_rows([group.cold for group in groups]))
-    return replace(sends, unsorted=sends.unsorted + first)
+    return _compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
 
 
 def with_near_tie(sends: Sends, near_tie: float) -> Sends:
@@ -105,10 +103,14 @@ def _compare(
         Judged(group, send, _agreement(group, send, near_tie), why_missed(group, send))
         for group, send in pairs
     ]
-    cold = _first_rows([group.cold for group, _ in pairs])
+    cold = _first_rows([group.cold for group in groups])
+    # Each group's cold row is read once and used for all of its sends.
+    place = {id(group): number for number, group in enumerate(groups)}
+    repeated = np.array([place[id(group)] for group, _ in pairs], dtype=np.intp)
     other = _first_rows([send for _, send in pairs])
     asked = _first_rows([send for _, send in pairs], asked=True)
-    return Sends(groups, judged, divergences(cold, other, q_asked=asked), _unsorted(other))
+    found = divergences(TopK(cold.ids[repeated], cold.logprobs[repeated]), other, q_asked=asked)
+    return Sends(groups, judged, found, _unsorted(cold) + _unsorted(other))
 
 
 def _agreement(group: Group, send: Observation, near_tie: float) -> Agreement:
