@@ -7,12 +7,14 @@ divergences. A NaN among the inputs gives NaN or "not shown", never a figure fro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
 
-from fidelity.stats.topk import FloatArray
+from fidelity.stats.topk import FloatArray, IntArray
 
 EXACT_UP_TO = 32
 """Differences up to which all sign patterns are counted (two halves of at most 2^16 sums each)."""
@@ -25,6 +27,7 @@ KAPPA = 3.0
 LEAST_MARGIN = 1e-3
 
 _CHUNK = 4_000_000  # random numbers held at once
+_BLOCK = 12  # differences whose sign patterns are tabulated together
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,21 @@ def sign_flip(differences: FloatArray, seed: int = 0, resamples: int = RESAMPLES
         right = np.sort(_subset_sums(differences[n // 2 :]))
         reached = right.size * left.size - int(np.searchsorted(right, target - left).sum())
         return SignFlip(n=n, p=reached / 2**n, exact=True)
-    rng = np.random.default_rng(seed)
+    blocks = np.array_split(differences, -(-n // _BLOCK))
     sums = np.zeros(resamples)
-    for block in np.array_split(differences, -(-n // 12)):
-        table = _subset_sums(block)
-        sums += table[rng.integers(0, table.size, size=resamples)]
+    for block, patterns in zip(blocks, _sign_patterns(n, resamples, seed), strict=True):
+        sums += _subset_sums(block)[patterns]
     beyond = int(np.count_nonzero(sums >= target))
     return SignFlip(n=n, p=(1 + beyond) / (1 + resamples), exact=False)
+
+
+@lru_cache(maxsize=1)
+def _sign_patterns(n: int, resamples: int, seed: int) -> list[IntArray]:
+    """For each block of n differences, one of its sign patterns per resample. Kept, as all cells of a run ask
+    for the same."""
+    rng = np.random.default_rng(seed)
+    sizes = [block.size for block in np.array_split(np.arange(n), -(-n // _BLOCK))]
+    return [rng.integers(0, 2**size, size=resamples) for size in sizes]
 
 
 def _subset_sums(values: FloatArray) -> FloatArray:
@@ -100,10 +111,7 @@ def upper_limit(
         return math.inf
     if np.all(values == values[0]):
         return float(values[0])
-    rng = np.random.default_rng(seed)
-    rows = max(1, _CHUNK // n)
-    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
-    means = np.concatenate([values[rng.integers(0, n, size=(size, n))].mean(axis=1) for size in sizes])
+    means = np.concatenate([values[drawn].mean(axis=1) for drawn in _draws(n, resamples, seed)])
     mean = float(values.mean())
     below = (np.count_nonzero(means < mean) + 0.5 * np.count_nonzero(means == mean)) / resamples
     # A share of 0 or 1 would put z0 at infinity; it is known only to one part in the resamples anyway.
@@ -114,6 +122,22 @@ def upper_limit(
     pole = 1 - acceleration * shifted
     level = float(special.ndtr(z0 + shifted / pole)) if pole > 0 else 1.0
     return float(np.quantile(means, level, method="higher"))
+
+
+def _draws(n: int, resamples: int, seed: int) -> Iterable[IntArray]:
+    """`resamples` samples of n indices with replacement, in blocks of rows that fit in memory."""
+    rows = max(1, _CHUNK // n)
+    if rows >= resamples:
+        return (_sample(n, resamples, seed),)
+    rng = np.random.default_rng(seed)
+    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    return (rng.integers(0, n, size=(size, n)) for size in sizes)
+
+
+@lru_cache(maxsize=1)
+def _sample(n: int, resamples: int, seed: int) -> IntArray:
+    """One block of draws. Kept, as all cells of a run ask for the same."""
+    return np.random.default_rng(seed).integers(0, n, size=(resamples, n))
 
 
 def margin(control_floor: float, kappa: float = KAPPA, least: float = LEAST_MARGIN) -> float:
