@@ -20,6 +20,7 @@ from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
 from fidelity.probes.cells import Cell
 from fidelity.shift_judge import Measured, Shift
+from fidelity.unjudged import unjudged_sends
 from fidelity.verdicts import (
     FAIL,
     INCONCLUSIVE,
@@ -115,6 +116,12 @@ def _judge_arm(
     arm, record = evidence.arm, evidence.record
     cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone)) if record else ()
     state, reason = _arm_state(cells)
+    unjudged = unjudged_sends(evidence.observations)
+    if state != FAIL and unjudged.broken_screens:
+        state = FAIL
+        reason = f"{unjudged.broken_screens} cold answers of the screening are broken: {unjudged.rule}"
+    if state == PASS and unjudged.cold_start:
+        state, reason = INCONCLUSIVE, "most of the warm-up failed: fresh memory hides what is looked for"
     if record and record.unsure:
         reason += "; unsure model: too few prompts had a clear answer"
     facts = record.facts if record else {}
@@ -127,7 +134,7 @@ def _judge_arm(
         reason=reason,
         server=f"{facts['engine']} {facts['version']}, {facts['model']}" if facts else "not reached",
         cells=cells,
-        warnings=(*(record.warnings if record else ()), *_unsorted(evidence)),
+        warnings=(*(record.warnings if record else ()), *unjudged.warnings, *_unsorted(evidence)),
         replaced=tuple(record.replaced if record else ()),
         unsure=bool(record and record.unsure),
         cold_right=sum(right),
@@ -153,16 +160,18 @@ def _judge_cells(
         verdict = judge_hits(arm, cell, one.hits, evidence.tie, limits, record.min_tail)
         verdict = shift_judge.apply(verdict, one.measured, shifts.get((arm, cell.name), []), limits)
         if cell.kind == "suspect":
-            controls = [
-                other.groups
-                for other in evidence.cells
-                if other.cell.kind == "control" and other.cell.position == cell.position
-            ]
-            verdict = shift_judge.neighbour_rule(verdict, one.groups, controls, limits)
+            verdict = shift_judge.neighbour_rule(verdict, one.groups, _neighbours(cell, evidence), limits)
             if unsure_alone:
                 verdict = _require_solitude(verdict, one.hits)
         hits.append(verdict)
     return _require_a_control(hits, record.min_tail) + floors
+
+
+def _neighbours(suspect: Cell, evidence: ArmEvidence) -> list[Sequence[Group]]:
+    """The next two lengths, where both are measured, else the controls that resume from the same position."""
+    same = [one for one in evidence.cells if one.cell.position == suspect.position]
+    after = [one.groups for one in same if one.cell.length in (suspect.length + 1, suspect.length + 2)]
+    return after if len(after) == 2 else [one.groups for one in same if one.cell.kind == "control"]
 
 
 def _unsorted(evidence: ArmEvidence) -> Iterator[str]:
@@ -206,5 +215,7 @@ def _arm_state(cells: Sequence[CellVerdict]) -> tuple[str, str]:
             return state, f"{said}: {found[0].reason}{more}"
     if not cells:
         return INCONCLUSIVE, "not exercised: nothing was measured"
+    if not any(cell.kind == "suspect" for cell in cells):
+        return INCONCLUSIVE, "not exercised: the plan has no suspect tail, so nothing it measures could fail"
     worst = max(cells, key=lambda cell: cell.rate_upper)
     return PASS, worst.reason

@@ -69,10 +69,8 @@ def _verdict(
     judged = [one for one, counts in zip(sends.judged, counted, strict=True) if counts] + list(broken)
     prompts = sum(group.last for group in sends.groups)
     corrupt = {one.group.prompt for one in judged if one.agreement.corrupt}
-    exercised = {
-        one.group.prompt for one in judged if one.missed is None and one.agreement.kind != "unreadable"
-    }
-    exercised |= corrupt
+    unproven = {one.group.prompt for one in judged if one.missed or one.agreement.kind == "unreadable"}
+    exercised = {one.group.prompt for one in judged} - unproven | corrupt
     misses = Counter(one.missed for one in judged if one.missed)
     unreadable = sum(one.agreement.kind == "unreadable" and one.missed is None for one in judged)
     if unreadable:
@@ -81,9 +79,14 @@ def _verdict(
     lower, upper = clopper_pearson(len(corrupt), len(exercised), limits.confidence)
     figures = _figures(len(corrupt), len(exercised), lower, upper, limits) if exercised else ()
     state, reason = _decide(len(corrupt), len(exercised), prompts, rules, misses, lower, upper, limits)
+    crashed = {one.group.prompt for one in sends.judged if one.send.answer.crashed}
+    if state == PASS and crashed:
+        # The retry was fine; that the first try broke the server or its answer is no pass.
+        state, reason = INCONCLUSIVE, f"{len(crashed)} of {prompts} prompts had a send that the server failed"
     faces: Counter[str] = Counter()
     for one in judged:
-        faces.update(one.send.answer.faces)
+        if one.send.answer.faces:
+            faces.update(one.send.answer.faces)
     seen = [one.send for one in judged if one.send.tail_seen is not None]
     return CellVerdict(
         arm=arm,
@@ -166,8 +169,8 @@ def _decide(
             INCONCLUSIVE,
             f"{said}, allowed are {_percent(limits.max_rate)}; {needed} more clean prompts would decide",
         )
-    if misses and exercised < prompts:
-        why, _ = misses.most_common(1)[0]
+    if exercised < prompts:
+        why = misses.most_common(1)[0][0] if misses else "the others have no such send"
         return INCONCLUSIVE, f"only {exercised} of {prompts} prompts took the path ({why})"
     return PASS, said
 

@@ -111,6 +111,12 @@ def not_cold(send: Observation) -> str | None:
         return "the cold request failed"
     if send.answer.mismatched:
         return MISMATCHED
+    if send.answer.error is not None:
+        return None  # a NaN that came as an HTTP error: an answer, without counts
+    if send.answer.cached_tokens is None:
+        return "the server reports no cached_tokens"
     if send.answer.cached_tokens:
         return "the cold send was served from the cache"
+    if send.answer.prompt_tokens != send.length:
+        return f"prompt_tokens {send.answer.prompt_tokens} instead of {send.length}"
     return None

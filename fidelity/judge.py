@@ -126,4 +126,10 @@ def _run_warnings(arms: Sequence[ArmVerdict]) -> list[str]:
         for arm in arms
         if arm.baseline and arm.state == PASS
     ]
+    found += [
+        f"arm {arm.name}: only {arm.cold_right} of {arm.cold_known} known answers are right even cold: the "
+        "verdict speaks of the server's agreement with itself only"
+        for arm in arms
+        if arm.cold_right * 2 < arm.cold_known
+    ]
     return found

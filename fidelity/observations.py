@@ -55,6 +55,11 @@ class Answer:
         return self.error is not None and not self.faces
 
     @property
+    def crashed(self) -> bool:
+        """The server itself failed the request: no answer at all, or HTTP 5xx that is no NaN."""
+        return self.failed and (self.status == 0 or self.status >= 500)
+
+    @property
     def computed(self) -> int | None:
         """Prompt tokens that were not served from the cache, by the answer's counts; None without them."""
         if self.prompt_tokens is None or self.cached_tokens is None:

@@ -117,13 +117,14 @@ class Resend(Section):
 
 
 class Thresholds(Section):
-    """What decides. `max_rate`: share of corrupt prompts a pass excludes at `confidence`. `near_tie`: regret
-    in nats up to which a flip is no corruption. `sure`: cold top-1 probability a prompt needs. `alpha`: the
-    run's error rate over all tests of a shift. `kappa`, `least_margin`: a suspect's JSD may exceed its
-    control's by max(kappa x control floor, least_margin) nats, its mean |delta logprob| over the cold
-    answer's ids likewise with `least_move` (one bf16 step of a logit). `slack`: nats that censoring may
-    leave open in a JSD. `elevated`: median JSD in nats from which control hits need an explanation. `looks`:
-    times the run may be judged as it grows; each look spends its share of alpha and of 1 - confidence."""
+    """What decides. `max_rate`: share of corrupt prompts a pass excludes at `confidence`. `near_tie`:
+    regret in nats up to which a flip is no corruption. `sure`: cold top-1 probability a prompt needs.
+    `alpha`: the run's error rate over all tests of a shift. `kappa`, `least_margin`: a suspect's JSD may
+    exceed its control's by max(kappa x control floor, least_margin) nats, its mean |delta logprob| over the
+    cold answer's ids likewise with `least_move` (one bf16 step of a logit). `slack`: nats that censoring
+    may leave open in a JSD. `elevated`, `elevated_move`: median JSD and mean |delta logprob| in nats from
+    which control hits need an explanation. `looks`: times the run may be judged as it grows; each look
+    spends its share of alpha and of 1 - confidence."""
 
     max_rate: float = Field(0.10, gt=0, lt=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
@@ -135,6 +136,7 @@ class Thresholds(Section):
     least_move: float = Field(0.125, gt=0)
     slack: float = Field(0.05, gt=0)
     elevated: float = Field(0.01, gt=0)
+    elevated_move: float = Field(0.5, gt=0)
     looks: int = Field(1, ge=1, le=2)
 
     @property

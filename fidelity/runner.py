@@ -190,7 +190,9 @@ def _measure(work: Run, session: Session, record: ArmRecord, cells: list[Cell]) 
         screened = next((obs for obs in mine if obs.role == "screen" and obs.prompt == entry.id), None)
         if screened is None:
             try:
-                screened = resend.screen(session, _group(work, session, record, cells[0], entry.id, mine))
+                # At the longest: a fault that cold shares at a suspect length must not choose the prompts.
+                group = _group(work, session, record, cells[-1], entry.id, mine)
+                screened = resend.screen(session, group)
                 yield Sent(screened)
             except FailedRequestError as exc:
                 yield _warn(record, session.arm, f"{entry.id} could not be screened: {exc}")

@@ -28,11 +28,11 @@ mean |delta logprob| over the cold answer's ids sees the unlikely ones move that
 @dataclass(frozen=True)
 class Measured:
     """One cell's sends against cold, each size mapping a prompt to its mean (nats) over the sends that took
-    the path. `floor` is the JSD of cold against cold; `slack` the median width of the hits' JSD intervals."""
+    the path. `floors` is the same of cold against cold; `slack` the median width of the hits' intervals."""
 
     cell: Cell
     sizes: dict[str, dict[str, float]]
-    floor: dict[str, float]
+    floors: dict[str, dict[str, float]]
     slack: float
 
 
@@ -52,11 +52,8 @@ def measure(cell: Cell, hits: Sends, floor: Sends) -> Measured:
     proven = _proven(hits)
     return Measured(
         cell=cell,
-        sizes={
-            JSD: _by_prompt(hits, proven, hits.found.jsd_lower),
-            MOVE: _by_prompt(hits, proven, hits.found.moved),
-        },
-        floor=_by_prompt(floor, _proven(floor), floor.found.jsd_lower),
+        sizes=_sizes(hits, proven),
+        floors=_sizes(floor, _proven(floor)),
         slack=censoring_slack(hits.found.rows(proven)) if proven.any() else 0.0,
     )
 
@@ -118,38 +115,42 @@ def apply(
 
 
 def neighbour_rule(
-    verdict: CellVerdict, groups: Sequence[Group], controls: Sequence[Sequence[Group]], limits: Thresholds
+    verdict: CellVerdict, groups: Sequence[Group], neighbours: Sequence[Sequence[Group]], limits: Thresholds
 ) -> CellVerdict:
-    """Cold answers wrong at a suspect length and right at two control lengths or more: an engine whose
-    cold prefill runs the same faulty last step shows nothing else. Fails as corrupt prompts do, by the
-    lower limit of their rate."""
-    right = [{group.prompt: group.begins_right for group in cell if group.last} for cell in controls]
+    """Cold answers wrong at a suspect length and right at all its neighbours: an engine whose cold prefill
+    runs the same faulty last step shows nothing else. Fails as corrupt prompts do, by the lower limit of
+    their rate; a rate that is itself above the allowed one is no pass. (Its upper limit is not asked for: a
+    near-tie can fall either way at one length.) `neighbours` are the groups of other lengths."""
+    right = [{group.prompt: group.begins_right for group in cell if group.last} for cell in neighbours]
     judged = [
         (group, [cell[group.prompt] for cell in right if group.prompt in cell])
         for group in groups
         if group.last and not_cold(group.cold) is None
     ]
-    known = [(group, others) for group, others in judged if len(others) >= 2 and all(others)]
+    known = [(group, others) for group, others in judged if others and all(others)]
     wrong = sum(not group.begins_right for group, _ in known)
     if not wrong:
         return verdict
     lower = clopper_pearson(wrong, len(known), limits.confidence).lower
+    rate = wrong / len(known)
+    counted = (
+        f"{wrong} of {len(known)} known answers are wrong even cold at {verdict.length} tokens and right at "
+    )
+    counted += f"{len(neighbours)} other lengths"
     figure = Figure(
-        f"cold wrong here, right at {len(controls)} control lengths, {wrong} of {len(known)}: lower limit",
-        lower,
+        f"cold wrong here and right at {len(neighbours)} other lengths, {wrong} of {len(known)}: rate",
+        rate,
         "<=",
         limits.max_rate,
-        f"thresholds.max_rate; exact one-sided limit at {limits.confidence * 100:g}%",
-        lower <= limits.max_rate,
+        f"thresholds.max_rate; fails when the exact lower limit ({lower:.2g}) is above it",
+        rate <= limits.max_rate,
     )
     verdict = replace(verdict, figures=(*verdict.figures, figure))
-    if lower <= limits.max_rate:
-        return verdict
-    reason = (
-        f"{wrong} of {len(known)} known answers are wrong even cold at {verdict.length} tokens and right at "
-        f"{len(controls)} control lengths: cold and hit share the fault"
-    )
-    return replace(verdict, state=FAIL, reason=reason)
+    if lower > limits.max_rate:
+        return replace(verdict, state=FAIL, reason=f"{counted}: cold and hit share the fault")
+    if verdict.state == PASS and rate > limits.max_rate:
+        return replace(verdict, state=INCONCLUSIVE, reason=counted)
+    return verdict
 
 
 def _with_shifts(verdict: CellVerdict, shifts: Sequence[Shift], limits: Thresholds) -> CellVerdict:
@@ -205,18 +206,22 @@ def _figures(shift: Shift, limits: Thresholds) -> tuple[Figure, Figure]:
 
 
 def _with_elevation(verdict: CellVerdict, measured: Measured, limits: Thresholds) -> CellVerdict:
-    hits, floor = np.array(list(measured.sizes[JSD].values())), np.array(list(measured.floor.values()))
-    if verdict.state != PASS or not elevated(hits, floor, limits.elevated):
-        return verdict
-    median = float(np.median(hits))
-    figure = Figure(
-        "median JSD of control hits, nats", median, "<=", limits.elevated, "thresholds.elevated", False
-    )
-    reason = (
-        f"elevated hits: control hits are {median:.2g} nat (median JSD) from cold, above {limits.elevated:g} "
-        "and above the cold floor; a shift common to suspects and controls would not show"
-    )
-    return replace(verdict, state=INCONCLUSIVE, reason=reason, figures=(*verdict.figures, figure))
+    for size, name in ((JSD, "elevated"), (MOVE, "elevated_move")):
+        limit = getattr(limits, name)
+        hits = np.array(list(measured.sizes[size].values()))
+        floor = np.array(list(measured.floors[size].values()))
+        if verdict.state != PASS or not elevated(hits, floor, limit):
+            continue
+        median, what = float(np.median(hits)), size.removeprefix("mean ")
+        figure = Figure(
+            f"median {what} of control hits, nats", median, "<=", limit, f"thresholds.{name}", False
+        )
+        reason = (
+            f"elevated hits: control hits are {median:.2g} nat (median {what}) from cold, above {limit:g} "
+            "and above the cold floor; a shift common to suspects and controls would not show"
+        )
+        verdict = replace(verdict, state=INCONCLUSIVE, reason=reason, figures=(*verdict.figures, figure))
+    return verdict
 
 
 def _control_of(suspect: Measured, cells: Sequence[Measured]) -> Measured | None:
@@ -234,6 +239,13 @@ def _proven(sends: Sends) -> BoolArray:
         ],
         dtype=bool,
     )
+
+
+def _sizes(sends: Sends, proven: BoolArray) -> dict[str, dict[str, float]]:
+    return {
+        JSD: _by_prompt(sends, proven, sends.found.jsd_lower),
+        MOVE: _by_prompt(sends, proven, sends.found.moved),
+    }
 
 
 def _by_prompt(sends: Sends, proven: BoolArray, values: FloatArray) -> dict[str, float]:

@@ -127,7 +127,7 @@ def test_a_text_that_is_read_otherwise_ends_the_run(play: Any, fake_sglang: Any)
     unknown = {"vocab_size": None, "version": "0.5.17"}
     played = play(fake_sglang(info=unknown, says_prompt=lambda count: count + 1))
     assert played.verdict.exit_code == 3
-    assert "the server reads 194 tokens in the text of a prompt of 193" in (played.manifest.error or "")
+    assert "the server reads 226 tokens in the text of a prompt of 225" in (played.manifest.error or "")
 
 
 @pytest.mark.parametrize(("version", "key"), [("0.5.21", "routed_dp_rank"), ("0.5.9", "data_parallel_rank")])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS
+from fidelity.verdicts import FAIL, NOT_EXERCISED, PASS
 
 SUSPECT = "L=193 tail=1"
 
@@ -81,7 +81,7 @@ def test_a_retreat_proves_nothing_where_nothing_hits(play: Any, fake_sglang: Any
     fake = fake_sglang(min_tail=2, caching=False, info={**SAYS, "guard": ["retreat"]})
     played = play(fake, guarded("retreat"))
     assert played.verdict.exit_code == 11
-    assert played.cells()[SUSPECT].state == INCONCLUSIVE
+    assert played.cells()[SUSPECT].state == NOT_EXERCISED
 
 
 def test_a_retreat_that_does_not_retreat_fails(play: Any, fake_sglang: Any) -> None:

@@ -126,14 +126,15 @@ def test_a_shift_that_controls_share_is_elevation() -> None:
     plan = conditions(1, 2, 33)
     verdict = judged(simulated(plan, 1.5, 1.5, 1.5), plan)
     suspect, near, far, *floors = verdict.arms[0].cells
-    assert suspect.state == PASS
+    assert suspect.state == PASS, suspect.reason
     for control in (near, far):
         assert control.state == INCONCLUSIVE
         assert control.reason.startswith("elevated hits: control hits are 0.0")
         assert not figure(control, "median JSD of control hits").holds
     assert verdict.state == INCONCLUSIVE
     assert {cell.state for cell in floors} == {PASS}
-    assert judged(simulated(plan, 1.5, 1.5, 1.5), plan, elevated=0.5).state == PASS
+    assert judged(simulated(plan, 1.5, 1.5, 1.5), plan, elevated=0.5).state == INCONCLUSIVE  # by its move
+    assert judged(simulated(plan, 1.5, 1.5, 1.5), plan, elevated=0.5, elevated_move=5).state == PASS
 
 
 def test_each_suspect_is_held_against_the_nearest_control_at_its_position() -> None:
@@ -177,8 +178,10 @@ def test_a_server_that_tells_too_little_cannot_pass(kept: int, state: str) -> No
     [
         (30, (1, 2, 33), FAIL),
         (7, (1, 2, 33), FAIL),  # at least 11 % of 30
-        (6, (1, 2, 33), PASS),
-        (30, (1, 2), PASS),  # one control length is no majority
+        (6, (1, 2, 33), INCONCLUSIVE),  # 20 %, at least 9 %
+        (4, (1, 2, 33), INCONCLUSIVE),
+        (3, (1, 2, 33), PASS),  # 10 %: a near-tie can fall either way
+        (30, (1, 2), FAIL),
     ],
 )
 def test_cold_answers_that_share_the_fault_are_told_by_their_neighbours(
@@ -195,8 +198,8 @@ def test_cold_answers_that_share_the_fault_are_told_by_their_neighbours(
     assert suspect.corrupt == 0
     if state == FAIL:
         assert suspect.reason == (
-            f"{wrong} of 30 known answers are wrong even cold at 193 tokens and right at 2 control lengths: "
-            "cold and hit share the fault"
+            f"{wrong} of 30 known answers are wrong even cold at 193 tokens and right at "
+            f"{len(tails) - 1} other lengths: cold and hit share the fault"
         )
 
 

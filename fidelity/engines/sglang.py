@@ -46,7 +46,8 @@ def facts(client: httpx.Client) -> ServerFacts:
 def generate(client: httpx.Client, request: Request, timeout: float | None = None) -> Answer:
     """Send one request at temperature 0 and read the whole answer, within `timeout` seconds (the client's own
     when None or shorter). Never retries, never raises on a bad answer."""
-    return _post(client, [request], timeout, single=True)[0]
+    found = _post(client, [request], timeout, single=True)
+    return found[0] if found else Answer(status=200, latency=0.0, error="the answer is an empty list")
 
 
 def generate_batch(
@@ -73,7 +74,7 @@ def _post(
     start = time.perf_counter()
     try:
         response = client.post("/generate", json=body, timeout=min(limits, default=None))
-    except httpx.TransportError as exc:
+    except httpx.RequestError as exc:
         latency = time.perf_counter() - start
         error = f"{type(exc).__name__}: {exc}"
         return [Answer(status=0, latency=latency, error=error) for _ in requests]
