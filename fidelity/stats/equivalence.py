@@ -23,7 +23,7 @@ RESAMPLES = 99_999
 """Sign patterns drawn above that: the smallest p is 1e-5, small enough for Holm over 100 cells at 0.001."""
 
 BOOTSTRAP_RESAMPLES = 9_999
-KAPPA = 2.0
+KAPPA = 3.0
 LEAST_MARGIN = 1e-3
 
 _CHUNK = 4_000_000  # random numbers held at once
