@@ -132,6 +132,10 @@ def test_wrong_tokens_fail_less_often_than_they_keep_from_passing(n: int, rate: 
     assert share >= failed(n, rate, "wrong", LIMITS, tests + 1)
 
 
+def test_more_tests_leave_less_power_to_each() -> None:
+    assert failed(30, 0.2, "wrong", LIMITS, 8) < failed(30, 0.2, "wrong", LIMITS, 1) - 1e-3
+
+
 @pytest.mark.parametrize(("n", "rate"), [(30, 0.2), (30, 0.35), (60, 0.2), (299, 0.03)])
 def test_the_power_to_fail_by_draws(n: int, rate: float) -> None:
     """x corrupt prompts fail by their rate, or when 2^-x times a uniform share is below alpha."""

@@ -224,3 +224,48 @@ def test_two_looks_halve_what_each_may_spend() -> None:
     assert "at 97.5%" in verdict.reason
     assert figure(verdict.arms[0].cells[0], "p that the mean JSD").threshold == 0.0005
     assert judged(simulated(plan, 0.0, 0.0, 0.0, prompts=36), plan, looks=2).state == PASS
+
+
+def with_flips(records: Sequence[Observation], cell: Cell, prompts: int, regret: float) -> None:
+    """Make the hits of some prompts answer the cold answer's second id, `regret` nats below its first."""
+    chosen = {f"simulated/{number}" for number in range(prompts)}
+    for one in records:
+        if one.cell == cell.name and one.prompt in chosen:
+            (first, top), (second, _), *others = one.answer.top[0]
+            one.answer.top = [[(first, top), (second, top - regret), *others]]
+            one.answer.asked = []
+            if one.role == "hit":
+                one.answer.top = [[(second, top), (first, top - regret), *others]]
+                one.answer.output_ids = [second]
+
+
+def flat_start(records: Sequence[Observation]) -> None:
+    """Answers without a clear first token, so that a flip moves little."""
+    for one in records:
+        one.answer.top = [[(token, -1.5 - 0.5 * rank) for rank, (token, _) in enumerate(one.answer.top[0])]]
+        one.answer.logprobs, one.answer.asked = [-1.5], []
+
+
+def test_flips_that_controls_show_too_are_near_ties() -> None:
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0, noise="zero")
+    flat_start(records)
+    for cell in plan:
+        with_flips(records, cell, prompts=2, regret=0.3)
+    suspect = judged(records, plan, elevated=1.0, slack=1.0).arms[0].cells[0]
+    assert suspect.agreement == {"near-tie": 4, "same": 56}
+    assert suspect.corrupt == 0
+    tie = figure(suspect, "largest regret of a flipped first token")
+    assert (tie.value, tie.threshold) == pytest.approx((0.3, 0.3))
+    assert tie.source.startswith("p99 of 210 cold and control pairs")
+
+
+def test_flips_of_suspects_alone_excuse_nobody() -> None:
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0, noise="zero")
+    flat_start(records)
+    with_flips(records, plan[0], prompts=10, regret=0.3)
+    suspect = judged(records, plan, elevated=1.0, slack=1.0).arms[0].cells[0]
+    assert suspect.agreement == {"hard flip": 20, "same": 40}
+    assert suspect.state == FAIL
+    assert not figure(suspect, "largest regret of a flipped first token").holds
