@@ -27,7 +27,7 @@ def parts(
     yield Part("warm-up", *warmup.size(plan.resend, longest, batches=batches))
     count = plan.prompts.count
     if screens:
-        yield Part("screening", count, count * cells[0].length, count)
+        yield Part("screening", count, count * cells[-1].length, count)
     for cell in cells:
         how = plan_hit(cell, facts, min_tail)
         sends = count * resend.sends_per_group(how, plan.resend)
