@@ -83,7 +83,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
     limits, count = plan.thresholds.each_look, plan.prompts.count
     requests = _requests(plan, facts, cells)
     deciding = sum(not arm.baseline for arm in plan.arms)
-    tests = deciding * sum(cell.kind == "suspect" for cell in cells)
+    tests = 2 * deciding * sum(cell.kind == "suspect" for cell in cells)
     return Outlook(
         plan=plan.name,
         target=f"{facts.engine} at {plan.target.url}"

@@ -30,7 +30,9 @@ def failed(n: int, rate: float, form: Form, limits: Thresholds, tests: int) -> f
 
     Of wrong first tokens, x prompts fail the run when their rate's lower limit is above `max_rate`, or when
     the sign-flip test does: only the patterns that keep all x signs reach the observed sum, so p is 2^-x
-    times a uniform share (the other prompts' noise), against alpha / tests.
+    times a uniform share (the other prompts' noise), against alpha / `tests`, the tests of the run that Holm
+    corrects for: two for each suspect cell, by JSD and by move. Only one of the two is counted here, as they
+    see the same noise: the other adds a little to what is promised.
     """
     if form == "broken":
         return not_passed(n, rate)

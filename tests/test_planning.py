@@ -109,7 +109,7 @@ def test_a_plan_in_words() -> None:
         "start",
         "0 corrupt of 30 bound the corruption rate at 9.6 % at 95 %; allowed are 10 %",
         "caught (not passed) with 95% power: true rates from 9.6 %",
-        "failed with 95% power: NaN or another broken rule from 9.6 %, wrong first tokens from 35.5 %",
+        "failed with 95% power: NaN or another broken rule from 9.6 %, wrong first tokens from 35.6 %",
         "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by "
         "2 times the control's own (0.001 nat at least), or its mean |delta logprob| likewise (0.125 nat at "
         "least)",
@@ -143,8 +143,8 @@ def test_the_power_to_fail_by_draws(n: int, rate: float) -> None:
     rng = np.random.default_rng(0)
     bad = rng.binomial(n, rate, 200_000)
     by_rate = bad >= {30: 7, 60: 11, 299: 7}[n]
-    by_shift = 2.0**-bad * rng.random(len(bad)) < limits.alpha
-    assert failed(n, rate, "wrong", limits, 1) == pytest.approx((by_rate | by_shift).mean(), abs=0.005)
+    by_shift = 2.0**-bad * rng.random(len(bad)) < limits.alpha / 2
+    assert failed(n, rate, "wrong", limits, 2) == pytest.approx((by_rate | by_shift).mean(), abs=0.005)
 
 
 def test_the_smallest_rate_is_where_the_power_is_reached() -> None:

@@ -109,7 +109,7 @@ def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
     if corruption is not None and corruption.form in FORMS:
         form, rate = FORMS[corruption.form], corruption.rate
         promised_pass = 1 - not_passed(row.prompts, rate)
-        promised_fail = failed(row.prompts, rate, form, plan.thresholds, tests=row.suspects)
+        promised_fail = failed(row.prompts, rate, form, plan.thresholds, tests=2 * row.suspects)
     passed, fails, open_ = (states[state] / runs for state in (PASS, FAIL, INCONCLUSIVE))
     return Outcome(row, runs, passed, fails, open_, promised_pass, promised_fail)
 

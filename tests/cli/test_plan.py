@@ -1,6 +1,7 @@
 """`fidelity plan`, and judging again by other thresholds, as a user runs them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,18 @@ def test_other_thresholds_afterwards_are_told(fidelity: Fidelity) -> None:
     refused = fidelity("run", "--resume", str(done.directory), "--prompts", "9")
     assert refused.code == 2
     assert "looks that the plan of this run allows: 1; taken: 1" in refused.err
+
+
+def test_a_run_planned_for_two_looks_grows_once(fidelity: Fidelity, tmp_path: Path) -> None:
+    plan = tmp_path / "two.yaml"
+    plan.write_text("prompts: {count: 4}\nthresholds: {looks: 2, max_rate: 0.7}\n")
+    first = fidelity("run", "--model", "embedded", "--guard", "splitk", "--config", str(plan))
+    assert first.code == 0, first.out + first.err
+    sent = len(first.observations)
+    grown = fidelity("run", "--resume", str(first.directory), "--prompts", "6")
+    assert grown.code == 0, grown.out + grown.err
+    suspect = first.cell("L=193 tail=1", "splitk")
+    assert (suspect["prompts"], suspect["exercised"]) == (6, 6)
+    # The first four prompts are not sent again: 2 more, screened and measured, after a warm-up.
+    assert len(first.observations) == sent + 24 + 2 * (1 + 3 * 4)
+    assert fidelity("run", "--resume", str(first.directory), "--prompts", "8").code == 2
