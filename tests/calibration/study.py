@@ -86,7 +86,9 @@ def rows() -> list[Row]:
     ):  # fmt: skip
         biased = Server("threads", Corruption("bias", rate))
         found.append(Row(f"(d) bias, JSD {multiple} x floor", biased, prompts, multiple=multiple))
-    return [*found, replace(found[-3], name=f"{found[-3].name}, kappa 1", kappa=1.0)]
+    found.append(replace(found[-3], name=f"{found[-3].name}, kappa 1", kappa=1.0))
+    # A row's place is part of its seed: new rows go to the end.
+    return [*found, Row(f"{THREADS}, kappa 1", threads, 30, kappa=1.0)]
 
 
 def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
