@@ -15,6 +15,7 @@ from fidelity.comparison import (
     with_near_tie,
 )
 from fidelity.evidence import Group, groups_of
+from fidelity.judging.registry import JUDGES
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -24,6 +25,7 @@ from fidelity.unjudged import unjudged_sends
 from fidelity.verdicts import (
     FAIL,
     INCONCLUSIVE,
+    NOT_APPLICABLE,
     NOT_EXERCISED,
     PASS,
     ArmVerdict,
@@ -63,7 +65,10 @@ def judge_arms(
     by_arm: dict[str, list[Observation]] = defaultdict(list)
     for obs in observations:
         by_arm[obs.arm].append(obs)
-    evidence = [_gather(arm, records.get(arm.name), by_arm[arm.name], limits) for arm in plan.arms]
+    resend = "resend" in plan.selected
+    evidence = [
+        _gather(arm, records.get(arm.name), by_arm[arm.name], limits, resend=resend) for arm in plan.arms
+    ]
     shifts: dict[tuple[str, str], list[Shift]] = {}
     for baseline in (False, True):
         family = {
@@ -73,15 +78,20 @@ def judge_arms(
         }
         shifts |= shift_judge.find_shifts(family, limits, plan.seed)
     unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
-    return [_judge_arm(one, shifts, limits, unsure_alone=unsure_alone) for one in evidence]
+    return [_judge_arm(plan, one, shifts, limits, unsure_alone=unsure_alone) for one in evidence]
 
 
 def _gather(
-    arm: Arm, record: ArmRecord | None, observations: Sequence[Observation], limits: Thresholds
+    arm: Arm,
+    record: ArmRecord | None,
+    observations: Sequence[Observation],
+    limits: Thresholds,
+    *,
+    resend: bool,
 ) -> ArmEvidence:
-    groups = groups_of(observations)
+    groups = groups_of([obs for obs in observations if obs.probe == "resend"])
     cells = []
-    if record is not None:
+    if record is not None and resend:
         by_cell: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
             by_cell[group.cold.cell].append(group)
@@ -105,6 +115,7 @@ def _gather(
 
 
 def _judge_arm(
+    plan: RunPlan,
     evidence: ArmEvidence,
     shifts: Mapping[tuple[str, str], list[Shift]],
     limits: Thresholds,
@@ -114,7 +125,10 @@ def _judge_arm(
     """Fail when any cell fails; pass when every cell passes; else inconclusive. `unsure_alone`: others may
     use the server."""
     arm, record = evidence.arm, evidence.record
-    cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone)) if record else ()
+    cells: tuple[CellVerdict, ...] = ()
+    if record:
+        cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone))
+        cells += tuple(_judge_probes(plan, arm, record, evidence.observations, limits))
     state, reason = _arm_state(cells)
     unjudged = unjudged_sends(evidence.observations)
     if state != FAIL and unjudged.broken_screens:
@@ -142,7 +156,27 @@ def _judge_arm(
         requests=len(evidence.observations),
         failed_requests=sum(1 for obs in evidence.observations if obs.answer.error and not obs.answer.faces),
         seconds=record.seconds if record else 0.0,
+        skipped=dict(record.skipped) if record else {},
     )
+
+
+def _judge_probes(
+    plan: RunPlan, arm: Arm, record: ArmRecord, observations: Sequence[Observation], limits: Thresholds
+) -> Iterator[CellVerdict]:
+    """The cells of every probe but resend; one that says so for each that the server could not take."""
+    for name in plan.selected:
+        if name in record.skipped:
+            yield CellVerdict(
+                arm=arm.name,
+                probe=name,
+                name=name,
+                kind="",
+                state=NOT_APPLICABLE,
+                reason=record.skipped[name],
+            )
+        elif name in JUDGES:
+            own = [obs for obs in observations if obs.probe == name]
+            yield from JUDGES[name](plan, arm, record, own, limits)
 
 
 def _judge_cells(
@@ -213,9 +247,11 @@ def _arm_state(cells: Sequence[CellVerdict]) -> tuple[str, str]:
             more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
             said = f"{found[0].name} not exercised" if wanted == NOT_EXERCISED else found[0].name
             return state, f"{said}: {found[0].reason}{more}"
+    cells = [cell for cell in cells if cell.state != NOT_APPLICABLE]
     if not cells:
         return INCONCLUSIVE, "not exercised: nothing was measured"
-    if not any(cell.kind == "suspect" for cell in cells):
+    resend = [cell for cell in cells if cell.probe == "resend"]
+    if resend and not any(cell.kind == "suspect" for cell in resend):
         return INCONCLUSIVE, "not exercised: the plan has no suspect tail, so nothing it measures could fail"
-    worst = max(cells, key=lambda cell: cell.rate_upper)
+    worst = max(resend or cells, key=lambda cell: cell.rate_upper)
     return PASS, worst.reason

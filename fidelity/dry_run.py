@@ -10,6 +10,7 @@ from fidelity.engines import sglang, vocabulary
 from fidelity.engines.facts import ServerFacts
 from fidelity.plan import RunPlan
 from fidelity.probes.cells import Cell, choose_cells
+from fidelity.probes.part import Part
 from fidelity.probes.resend import SHOW_TOKENS
 from fidelity.report.words import readable
 from fidelity.servers.attach import attach
@@ -38,7 +39,7 @@ def dry_run(plan: RunPlan, console: Console) -> None:
         console.print(f"warning: {readable(message)}", markup=False)
 
 
-def _table(parts: Sequence[forecast.Part]) -> Table:
+def _table(parts: Sequence[Part]) -> Table:
     table = Table("requests to /generate", box=None, pad_edge=False)
     for heading in ("requests", "prompt tokens", "new tokens"):
         table.add_column(heading, justify="right")
@@ -58,7 +59,7 @@ def _lines(
     server: RunningServer,
     facts: ServerFacts,
     cells: Sequence[Cell],
-    parts: Sequence[forecast.Part],
+    parts: Sequence[Part],
     *,
     asks: bool,
 ) -> Iterator[str]:

@@ -1,36 +1,34 @@
 """How much a plan will send to a server, if nothing fails and nothing is corrupt."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.plan import RunPlan
-from fidelity.probes import resend, warmup
-from fidelity.probes.cells import Cell, plan_hit
-
-
-@dataclass(frozen=True)
-class Part:
-    """Requests to /generate of one kind, and their tokens in all."""
-
-    what: str
-    requests: int
-    prompt_tokens: int
-    new_tokens: int
+from fidelity.plan_probes import ProbeName
+from fidelity.probes import warmup
+from fidelity.probes.cells import Cell
+from fidelity.probes.part import Part
+from fidelity.probes.registry import PROBES
 
 
 def parts(
-    plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int, *, batches: bool, screens: bool
+    plan: RunPlan,
+    facts: ServerFacts,
+    cells: Sequence[Cell],
+    min_tail: int,
+    *,
+    batches: bool,
+    screens: bool,
+    probes: Sequence[ProbeName] | None = None,
 ) -> Iterator[Part]:
-    """One for the warm-up, the screening and each cell. `screens`: prompts have yet to be chosen."""
+    """One for the warm-up, the screening and each cell or leg of the probes (by default all that the plan
+    has) that the server can take. `screens`: prompts have yet to be chosen."""
     longest = max(cell.length for cell in cells)
     yield Part("warm-up", *warmup.size(plan.resend, longest, batches=batches))
+    names = plan.selected if probes is None else probes
     count = plan.prompts.count
-    if screens:
+    if screens and any(PROBES[name].screens for name in names):
         yield Part("screening", count, count * cells[-1].length, count)
-    for cell in cells:
-        how = plan_hit(cell, facts, min_tail)
-        sends = count * resend.sends_per_group(how, plan.resend)
-        short = how.seed_length * plan.resend.hits if how.own_namespace else cell.length * how.primes
-        tokens = count * (cell.length * (2 + plan.resend.hits) + short)
-        yield Part(f"{cell.kind} {cell.name}", sends, tokens, sends)
+    for name in names:
+        if PROBES[name].unfit(plan, facts, batches) is None:
+            yield from PROBES[name].parts(plan, facts, cells, min_tail)

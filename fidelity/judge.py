@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from fidelity import errors
 from fidelity.arm_judge import judge_arms
+from fidelity.judging.registry import COMPARERS
 from fidelity.manifest import Manifest
 from fidelity.memory import no_collection
 from fidelity.observations import Observation
-from fidelity.plan import Thresholds
+from fidelity.plan import RunPlan, Thresholds
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -15,6 +16,7 @@ from fidelity.verdicts import (
     NOT_EXERCISED,
     PASS,
     ArmVerdict,
+    Comparison,
     RunVerdict,
 )
 
@@ -38,9 +40,14 @@ def judge(
     limits = thresholds or plan.thresholds
     with no_collection():
         arms = judge_arms(plan, manifest.arms, observations, limits.each_look)
+        comparisons = _compare_arms(manifest, observations, limits.each_look)
     deciding = [arm for arm in arms if not arm.baseline]
     worst = min(deciding, key=lambda arm: _WORST_FIRST.index(arm.state))
     state, reason = worst.state, f"arm {worst.name}: {worst.reason}"
+    compared = [one for one in comparisons if one.state in (FAIL, INCONCLUSIVE)]
+    for one in compared:
+        if _WORST_FIRST.index(one.state) < _WORST_FIRST.index(state):
+            state, reason = one.state, f"{one.probe}, {one.name}: {one.reason}"
     if state != FAIL:
         if manifest.status == "failed":
             state, reason = COULD_NOT_RUN, manifest.error or "the run could not go on"
@@ -57,7 +64,8 @@ def judge(
         error=manifest.error,
         bound=_bound(deciding, limits.each_look) if state == PASS else "",
         arms=tuple(arms),
-        not_exercised=tuple(_not_exercised(arms)),
+        not_exercised=tuple(_not_exercised(plan, arms)),
+        comparisons=tuple(comparisons),
         warnings=(*_rejudged(plan.thresholds, limits), *_run_warnings(arms)),
         thresholds=limits.model_dump(),
         run_id=manifest.run_id,
@@ -80,8 +88,25 @@ def label(manifest: Manifest) -> str:
     return f"{facts['engine']} {facts['version']} serving {facts['model']}, as the server reports itself"
 
 
+def _compare_arms(
+    manifest: Manifest, observations: Sequence[Observation], limits: Thresholds
+) -> list[Comparison]:
+    found: list[Comparison] = []
+    for name in manifest.plan.selected:
+        if name not in COMPARERS:
+            continue
+        by_arm: dict[str, list[Observation]] = {arm.name: [] for arm in manifest.plan.arms}
+        for obs in observations:
+            if obs.probe == name and obs.arm in by_arm:
+                by_arm[obs.arm].append(obs)
+        found += COMPARERS[name](manifest.plan, manifest.arms, by_arm, limits)
+    return found
+
+
 def _bound(deciding: Sequence[ArmVerdict], limits: Thresholds) -> str:
-    cells = [cell for arm in deciding for cell in arm.cells]
+    cells = [cell for arm in deciding for cell in arm.cells if cell.probe == "resend"]
+    if not cells:
+        return ""
     corrupt = max(cell.corrupt for cell in cells)
     prompts = min(cell.exercised for cell in cells)
     rate = f"at most {limits.max_rate * 100:g} % at {limits.confidence * 100:g} %"
@@ -96,15 +121,26 @@ def _exit_code(state: str, manifest: Manifest) -> int:
     return _EXIT[state]
 
 
-def _not_exercised(arms: Sequence[ArmVerdict]) -> list[str]:
+UNPROBED = {
+    "resend": "cached re-sends",
+    "decode": "single-request decode",
+    "batch": "batches",
+    "draft": "speculative decoding",
+}
+"""Probes that stand for a path of the server, and the path."""
+
+
+def _not_exercised(plan: RunPlan, arms: Sequence[ArmVerdict]) -> list[str]:
     found = [
-        f"arm {arm.name}, {cell.name}: {cell.reason}"
+        f"arm {arm.name}, {cell.probe} {cell.name}: {cell.reason}"
         for arm in arms
         for cell in arm.cells
         if cell.state == NOT_EXERCISED
     ]
     found += [f"arm {arm.name}: nothing was measured" for arm in arms if not arm.cells]
-    return [*found, "decode, batches and speculative decoding: this version probes cached re-sends only"]
+    found += [f"arm {arm.name}, {name}: {why}" for arm in arms for name, why in arm.skipped.items()]
+    left_out = [f"{path} (--probe {name})" for name, path in UNPROBED.items() if name not in plan.selected]
+    return [*found, *([f"not asked for: {', '.join(left_out)}"] if left_out else [])]
 
 
 def _rejudged(own: Thresholds, used: Thresholds) -> list[str]:

@@ -33,6 +33,8 @@ class ArmRecord:
     markers: list[str] = field(default_factory=list)
     """What each of its server's processes tells of its guard, one line each."""
     seconds: float = 0.0
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Probes of the plan that this server could not take, and why."""
 
 
 @dataclass

@@ -28,8 +28,10 @@ class Answer:
 
     `logprobs` has one value (nats) per output token, NaN where the server gave none; `top` and `asked` have
     one row per output position. `faces` counts each way a logprob was not a finite number, out of `values`
-    looked at. `mismatched`: the logprobs are of other tokens than the output ids, so that they say nothing.
-    `latency` is in seconds. `raw` is the body, kept where anything about it is odd.
+    looked at. `mismatched`: the logprobs are of other tokens than those sent or answered, so that they say
+    nothing. `latency`, and `first_token` of a streamed answer, are in seconds. `raw` is the body, kept where
+    anything about it is odd. `scored` and `scored_top` are of prompt tokens: logprobs (nats) and top rows of
+    those that the request wanted scored. `spec` holds the figures of speculative decoding by sglang's names.
     """
 
     status: int
@@ -48,6 +50,10 @@ class Answer:
     mismatched: bool = False
     dp_rank: int | None = None
     raw: str | None = None
+    scored: list[float] = field(default_factory=list)
+    scored_top: list[Row] = field(default_factory=list)
+    spec: dict[str, float] = field(default_factory=dict)
+    first_token: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -71,10 +77,14 @@ class Answer:
 class Observation:
     """One request: where it stands in the plan, what was sent, what came back.
 
-    `role`: warmup, screen, cold, cold2, seed, hit, show-cold, show-hit. `cell` names the condition inside the
-    probe; `kind` is suspect or control. `group` is one (prompt, length) in one attempt: a failed request ends
-    it and the group starts again in a new namespace. `send` counts the sends of one namespace from 1.
+    `role`: warmup, screen, cold, cold2, seed, hit, show-cold, show-hit; decode, rescore, rescore2 (a clean
+    prefill of a prompt and its answer); others are named by their probes. `cell` names the condition inside
+    the probe; `kind` is suspect or control. `group` is one (prompt, length) in one attempt: a failed request
+    ends it and the group starts again in a new namespace. `send` counts the sends of one namespace from 1.
     `expected_cached` is the prediction that makes a hit evidence; None where nothing is predicted.
+
+    `visit` counts the starts of an arm's server from 1. `batch` names the request that this was a row of,
+    `row` its place in it from 0, and `formed` what shows that the rows ran together (log, metrics, overlap).
 
     By the server's load figures, `alone`: nothing else ran at the time, None where it does not say;
     `computed`: prompt tokens that were computed.
@@ -101,6 +111,11 @@ class Observation:
     max_new_tokens: int = 1
     alone: bool | None = None
     computed: int | None = None
+    visit: int = 1
+    temperature: float = 0.0
+    batch: str = ""
+    row: int = 0
+    formed: str = ""
 
     @property
     def tail_seen(self) -> int | None:
@@ -130,8 +145,9 @@ def from_json(line: str) -> Observation:
         raise ValueError(f"schema {data.get('schema')!r}, this version reads {SCHEMA}")
     answer = {key: data["answer"][key] for key in _ANSWER_FIELDS if key in data["answer"]}
     answer["logprobs"] = [float(value) for value in answer["logprobs"]]
-    for key in ("top", "asked"):
-        answer[key] = [[(int(i), float(value)) for i, value in row] for row in answer[key]]
+    answer["scored"] = [float(value) for value in answer.get("scored", ())]
+    for key in ("top", "asked", "scored_top"):
+        answer[key] = [[(int(i), float(value)) for i, value in row] for row in answer.get(key, ())]
     known = {key: data[key] for key in _FIELDS if key in data}
     return Observation(**{**known, "answer": Answer(**answer)})
 

@@ -1,4 +1,4 @@
-"""The plan of a run: target, arms, prompts, the resend probe, thresholds. A YAML file, flags, or both.
+"""The plan of a run: target, arms, prompts, probes, thresholds. A YAML file, flags, or both.
 
 Everything that decides a verdict is fixed here before the first request and stored with the run.
 """
@@ -8,20 +8,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from fidelity.errors import PlanError, did_you_mean
 from fidelity.gpus import gpu
 from fidelity.guards.registry import guard
 from fidelity.paths import data_dir
+from fidelity.plan_probes import (
+    DEFAULT_PROBES,
+    LONG_DECODE,
+    SHORT_DECODE,
+    Batch,
+    Decode,
+    Draft,
+    Equivalence,
+    Impact,
+    ProbeName,
+    Resend,
+    Section,
+    Speed,
+    Sweep,
+    Tasks,
+)
 from fidelity.servers.address import check_url
 
 Fault = Literal["none", "split-k", "split-k-nan", "split-k-extend"]
 Strategy = Literal["extra_buffer", "no_buffer"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Target(Section):
@@ -60,7 +72,9 @@ class Target(Section):
     rate: float | None = Field(None, gt=0)
     """Requests of any kind that an attached server may get, per second."""
     allow_load: bool = False
-    """May an attached server get more than one request at once, to warm it up?"""
+    """May an attached server get more than one request at once?"""
+    allow_sampling: bool = False
+    """May an attached server be asked to sample at temperature 1? A NaN there kills some servers."""
     assume_idle: bool = False
     """Take for granted that nobody else uses an attached server, where it does not say."""
 
@@ -102,20 +116,6 @@ class Prompts(Section):
     """A local folder or hub id; by default the server's own /tokenize is used."""
 
 
-class Resend(Section):
-    """Cold and cached sends. Tails and lengths are in tokens; None is chosen from what the server reports."""
-
-    hits: int = Field(2, ge=1)
-    positions: tuple[int, ...] | None = None
-    suspects: tuple[int, ...] | None = None
-    controls: tuple[int, ...] | None = None
-    lengths: tuple[int, ...] | None = None
-    attempts: int = Field(3, ge=1)
-    """Tries at one (prompt, length) when a request of it fails."""
-    warmup_sends: int = Field(16, ge=0)
-    warmup_tokens: int = Field(256, ge=0)
-
-
 class Thresholds(Section):
     """What decides. `max_rate`: share of corrupt prompts a pass excludes at `confidence`. `near_tie`:
     regret in nats up to which a flip is no corruption. `sure`: cold top-1 probability a prompt needs.
@@ -124,7 +124,8 @@ class Thresholds(Section):
     cold answer's ids likewise with `least_move` (one bf16 step of a logit). `slack`: nats that censoring
     may leave open in a JSD. `elevated`, `elevated_move`: median JSD and mean |delta logprob| in nats from
     which control hits need an explanation. `looks`: times the run may be judged as it grows; each look
-    spends its share of alpha and of 1 - confidence."""
+    spends its share of alpha and of 1 - confidence. `coarse_rate`: max_rate of the probes that send few
+    prompts, which are all but resend."""
 
     max_rate: float = Field(0.10, gt=0, lt=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
@@ -138,6 +139,7 @@ class Thresholds(Section):
     elevated: float = Field(0.01, gt=0)
     elevated_move: float = Field(0.5, gt=0)
     looks: int = Field(1, ge=1, le=2)
+    coarse_rate: float = Field(0.5, gt=0, lt=1)
 
     @property
     def each_look(self) -> "Thresholds":
@@ -153,7 +155,20 @@ class RunPlan(Section):
     target: Target = Target()
     arms: tuple[Arm, ...] = (Arm(name="none"),)
     prompts: Prompts = Prompts()
+    probes: tuple[ProbeName, ...] | None = None
+    """Which probes run; None is the default run: resend and a short decode."""
+    skip: tuple[ProbeName, ...] = ()
+    exact: bool = False
+    """Must cold, hit and decode be bit-identical, as on a deterministic server?"""
     resend: Resend = Resend()
+    decode: Decode = Decode()
+    batch: Batch = Batch()
+    draft: Draft = Draft()
+    impact: Impact = Impact()
+    tasks: Tasks = Tasks()
+    speed: Speed = Speed()
+    equivalence: Equivalence = Equivalence()
+    sweep: Sweep = Sweep()
     thresholds: Thresholds = Thresholds()
     seed: int = 0
     max_minutes: float | None = Field(None, gt=0)
@@ -182,6 +197,20 @@ class RunPlan(Section):
         if all(arm.baseline for arm in self.arms):
             raise ValueError("every arm is a baseline: nothing would decide the run")
         return self
+
+    @property
+    def selected(self) -> tuple[ProbeName, ...]:
+        """The probes to run, in the order they were named."""
+        chosen = DEFAULT_PROBES if self.probes is None else self.probes
+        return tuple(dict.fromkeys(name for name in chosen if name not in self.skip))
+
+    @property
+    def decode_size(self) -> tuple[int, int]:
+        """Prompts of the decode probe, and new tokens of each."""
+        if self.probes is None and self.decode.tokens is None:
+            return self.decode.prompts or SHORT_DECODE[0], SHORT_DECODE[1]
+        count = self.decode.prompts or LONG_DECODE[0]
+        return count, -(-(self.decode.tokens or LONG_DECODE[1]) // count)
 
     def with_prompts(self, count: int) -> "RunPlan":
         """The same plan with another number of prompts."""
@@ -237,6 +266,14 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "arms": Arm,
     "prompts": Prompts,
     "resend": Resend,
+    "decode": Decode,
+    "batch": Batch,
+    "draft": Draft,
+    "impact": Impact,
+    "tasks": Tasks,
+    "speed": Speed,
+    "equivalence": Equivalence,
+    "sweep": Sweep,
     "thresholds": Thresholds,
 }
 

@@ -1,6 +1,7 @@
 """The prompts of one run: chosen by the seed, fitted once, screened on the first arm, the same for every
 arm."""
 
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from fidelity.prompts.fitting import Fitted, fit
 from fidelity.prompts.loading import load_families
 from fidelity.prompts.local import LocalTokenizer
 from fidelity.prompts.select import Prompt, choose
-from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
+from fidelity.prompts.tokenizers import ChatTokenizer, Messages, Post, ServerTokenizer
 
 WARMUP_PROMPTS = 8
 RAISED_TOP_K = 200
@@ -43,6 +44,14 @@ class PromptSource:
     settled: bool = False
     covered: dict[str, float] = field(default_factory=dict)
     _fitted: dict[tuple[str, int], Fitted] = field(default_factory=dict)
+    _encoded: dict[str, list[int]] = field(default_factory=dict)
+
+    def encode(self, messages: Messages) -> list[int]:
+        """Token ids of a templated conversation, the same on every arm. Raises PromptError."""
+        key = json.dumps(messages)
+        if key not in self._encoded:
+            self._encoded[key] = self.tokenizer.encode(messages)
+        return self._encoded[key]
 
     def fit(self, prompt: str, length: int) -> Fitted:
         """The prompt at exactly `length` templated tokens. Raises LengthError."""
@@ -122,8 +131,12 @@ class PromptSource:
             yield entry
 
 
-def open_prompts(plan: RunPlan, client: httpx.Client) -> PromptSource:
-    """Order the plan's prompts, open its tokenizer. Raises PromptError."""
+def open_prompts(plan: RunPlan, client: httpx.Client, before: PromptSource | None = None) -> PromptSource:
+    """Order the plan's prompts, open its tokenizer; what an arm `before` chose and fitted is kept, and only
+    asked of this arm's server from now on. Raises PromptError."""
+    if before is not None:
+        before.tokenizer = _tokenizer(plan, client)
+        return before
     return PromptSource(plan.prompts.count, order_prompts(plan), _tokenizer(plan, client))
 
 

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -15,41 +15,31 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.errors import FidelityError
 from fidelity.events import (
     ArmDone,
-    Corruption,
     Event,
     RunEnded,
     Sent,
     ServerLog,
     ServerReady,
     ServerStarting,
-    Skipped,
-    Warning,
 )
 from fidelity.guards.markers import read_markers
 from fidelity.guards.registry import guard
 from fidelity.manifest import ArmRecord, Manifest
 from fidelity.observations import Observation, Recorder, cut_torn_line, read
 from fidelity.plan import Arm, RunPlan
-from fidelity.probes import resend, warmup
-from fidelity.probes.cells import Cell, choose_cells, plan_hit
-from fidelity.probes.session import (
-    Budget,
-    FailedRequestError,
-    OutOfRequestsError,
-    OutOfTimeError,
-    Session,
-)
-from fidelity.prompting import PromptSource, open_prompts, shuffled_cells
+from fidelity.plan_probes import ProbeName
+from fidelity.probes import warmup
+from fidelity.probes.cells import choose_cells
+from fidelity.probes.probing import Probing, StoppedAtProofError
+from fidelity.probes.registry import PROBES
+from fidelity.probes.session import Budget, OutOfRequestsError, OutOfTimeError, Session
+from fidelity.prompting import PromptSource, open_prompts
 from fidelity.servers.choose import server_for
 from fidelity.servers.guarded import prove as prove_guard
 from fidelity.servers.ready import wait_until_ready
 from fidelity.servers.running import RunningServer
 
 OBSERVATIONS = "observations.jsonl"
-
-
-class StoppedAtProofError(Exception):
-    """--fail-fast: the first corrupt hit is recorded."""
 
 
 @dataclass
@@ -98,8 +88,8 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
     work.save()
     end = RunEnded("complete")
     try:
-        for arm in manifest.plan.arms:
-            yield from _run_arm(work, arm)
+        for arm, visit in visits(manifest.plan):
+            yield from _run_arm(work, arm, visit)
     except OutOfTimeError:
         end = RunEnded("out of time", f"the {minutes:g} minutes of the plan are over")
     except OutOfRequestsError:
@@ -118,11 +108,26 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
     yield end
 
 
-def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
+def visits(plan: RunPlan) -> list[tuple[Arm, int]]:
+    """The arms in the order in which their servers are started: A B, and B A again where a probe needs each
+    arm twice, so that what drifts over the run falls on both alike."""
+    first = [(arm, 1) for arm in plan.arms]
+    return first + [(arm, 2) for arm in reversed(plan.arms) if _probes(plan, 2)]
+
+
+def _probes(plan: RunPlan, visit: int) -> list[ProbeName]:
+    """The probes of the n-th start of an arm's server. A running server is not ours to start again."""
+    if visit > 1 and plan.target.kind == "attach":
+        return []
+    return [name for name in plan.selected if PROBES[name].visits >= visit]
+
+
+def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
     plan = work.plan
     started = time.monotonic()
     record = work.manifest.arms.setdefault(arm.name, ArmRecord(arm.guard, guard(arm.guard).min_tail))
-    record.warnings = []
+    if visit == 1:
+        record.warnings = []
     yield ServerStarting(arm.name, plan.target.url or plan.target.model)
     with _server(work, arm) as server:
         record.image = server.image
@@ -135,7 +140,7 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
         _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
         cells = choose_cells(plan.resend, facts)
-        prompts = work.prompts or open_prompts(plan, server.client)
+        prompts = open_prompts(plan, server.client, work.prompts)
         work.prompts = prompts
         record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
         (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
@@ -154,103 +159,37 @@ def _run_arm(work: Run, arm: Arm) -> Iterator[Event]:
             budget=work.budget,
             decode=cache(prompts.tokenizer.decode),
             batches=preflight.may_load(plan, server),
+            visit=visit,
         )
-        yield ServerReady(
-            arm.name,
-            facts,
-            tuple(cells),
-            _requests(work, session, record, cells),
-            time.monotonic() - started,
+        at = Probing(
+            plan=plan,
+            session=session,
+            record=record,
+            prompts=prompts,
+            cells=cells,
+            visit=visit,
+            decides=not arm.baseline,
+            batches=session.batches,
+            earlier=[obs for obs in work.earlier if obs.arm == arm.name and obs.visit == visit],
         )
+        seconds = time.monotonic() - started
+        yield ServerReady(arm.name, facts, tuple(cells), _requests(work, at), seconds)
         knows_ids = session.vocab_size is not None
         for message in preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids):
-            record.warnings.append(message)
-            yield Warning(arm.name, message)
+            yield at.warn(message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
-        yield from _measure(work, session, record, cells)
+        for name in _probes(plan, visit):
+            unfit = PROBES[name].unfit(plan, facts, at.batches)
+            if unfit is not None:
+                record.skipped[name] = unfit
+                yield at.warn(f"{name} not applicable: {unfit}")
+            else:
+                yield from PROBES[name].run(at)
         for message in _prove_guard(arm, server, facts, record, suspects_ran=True):
-            yield _warn(record, arm.name, message)
+            yield at.warn(message)
     record.seconds = round(record.seconds + time.monotonic() - started, 2)
     work.save()
     yield ArmDone(arm.name, record.seconds)
-
-
-def _measure(work: Run, session: Session, record: ArmRecord, cells: list[Cell]) -> Iterator[Event]:
-    plan = work.plan
-    prompts = work.prompts
-    if prompts is None:
-        return
-    mine = [obs for obs in work.earlier if obs.arm == session.arm]
-    for entry in prompts.accepted():
-        yield from _measure_prompt(work, session, record, cells, entry.id, mine)
-    if prompts.settled:
-        record.prompts = [entry.id for entry in prompts.taken]
-        return
-    for entry in prompts.candidates(cells):
-        screened = next((obs for obs in mine if obs.role == "screen" and obs.prompt == entry.id), None)
-        if screened is None:
-            try:
-                # At the longest: a fault that cold shares at a suspect length must not choose the prompts.
-                group = _group(work, session, record, cells[-1], entry.id, mine)
-                screened = resend.screen(session, group)
-                yield Sent(screened)
-            except FailedRequestError as exc:
-                yield _warn(record, session.arm, f"{entry.id} could not be screened: {exc}")
-        if prompts.admit(entry, screened, plan.thresholds.sure):
-            yield from _measure_prompt(work, session, record, cells, entry.id, mine)
-    for entry in prompts.take_unsure():
-        record.unsure = True
-        yield from _measure_prompt(work, session, record, cells, entry.id, mine)
-    record.prompts = [entry.id for entry in prompts.taken]
-    record.replaced = list(prompts.replaced)
-    prompts.settled = True
-
-
-def _measure_prompt(
-    work: Run, session: Session, record: ArmRecord, cells: list[Cell], prompt: str, mine: list[Observation]
-) -> Iterator[Event]:
-    for cell in shuffled_cells(work.plan, cells, prompt):
-        group = _group(work, session, record, cell, prompt, mine)
-        last = [obs for obs in mine if obs.group == group.key and obs.attempt == group.attempt - 1]
-        if resend.complete(last, work.plan.resend):
-            yield Skipped(session.arm, resend.sends_per_group(group.how, work.plan.resend))
-            continue
-        for attempt in range(group.attempt, group.attempt + work.plan.resend.attempts):
-            try:
-                yield from _measure_group(work, session, record, _with_attempt(group, attempt))
-                break
-            except FailedRequestError as exc:
-                yield _warn(record, session.arm, f"{group.key}: a request failed, started again: {exc}")
-
-
-def _measure_group(work: Run, session: Session, record: ArmRecord, group: resend.Group) -> Iterator[Event]:
-    plan = work.plan
-    # A baseline arm decides nothing: stopping there would leave the others unmeasured.
-    decides = any(arm.name == session.arm and not arm.baseline for arm in plan.arms)
-    sends = resend.run_group(session, group, plan.resend, record.min_tail, plan.thresholds.near_tie)
-    for what in sends:
-        if isinstance(what, Corruption):
-            yield what
-            if plan.fail_fast and decides:
-                raise StoppedAtProofError
-        else:
-            yield Sent(what)
-
-
-def _group(
-    work: Run, session: Session, record: ArmRecord, cell: Cell, prompt: str, mine: list[Observation]
-) -> resend.Group:
-    assert work.prompts is not None
-    fitted = work.prompts.fit(prompt, cell.length)
-    how = plan_hit(cell, session.facts, record.min_tail)
-    top_k = work.prompts.top_k(prompt, work.plan.thresholds.slack)
-    group = resend.Group(prompt, fitted.answer, fitted.ids, cell, how, top_k)
-    attempts = [obs.attempt for obs in mine if obs.group == group.key and obs.role != "screen"]
-    return _with_attempt(group, max(attempts, default=-1) + 1)
-
-
-def _with_attempt(group: resend.Group, attempt: int) -> resend.Group:
-    return replace(group, attempt=attempt)
 
 
 def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
@@ -268,14 +207,15 @@ def _prove_guard(
     return prove_guard(guard(arm.guard), told, facts.raw, suspects_ran=suspects_ran)
 
 
-def _warn(record: ArmRecord, arm: str, message: str) -> Warning:
-    record.warnings.append(message)
-    return Warning(arm, message)
-
-
-def _requests(work: Run, session: Session, record: ArmRecord, cells: list[Cell]) -> int:
+def _requests(work: Run, at: Probing) -> int:
     screens = not (work.prompts and work.prompts.settled)
     parts = forecast.parts(
-        work.plan, session.facts, cells, record.min_tail, batches=session.batches, screens=screens
+        work.plan,
+        at.facts,
+        at.cells,
+        at.record.min_tail,
+        batches=at.batches,
+        screens=screens,
+        probes=_probes(work.plan, at.visit),
     )
     return sum(part.requests for part in parts)

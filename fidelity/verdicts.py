@@ -6,6 +6,7 @@ PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
 NOT_EXERCISED = "not exercised"
 NOT_APPLICABLE = "not applicable"
 COULD_NOT_RUN = "could not run"
+SHOWN = "shown"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One number that was measured and decides nothing by itself; [`low`, `high`] is its 95 % interval where
+    there is one."""
+
+    name: str
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class CellVerdict:
     """One condition. `kind`: suspect, control, or floor (cold against cold2).
 
@@ -70,40 +83,71 @@ class CellVerdict:
     for same, near-tie, hard flip, off-list, broken, unreadable. rate_lower and rate_upper are one-sided exact
     (Clopper-Pearson) limits of the corrupt-prompt rate. `tails` and `cached` count what the server reported.
     `faces` counts non-finite logprobs by how they showed, out of `values`. `missed` counts the reasons why
-    sends did not take the path.
+    sends did not take the path. `readings` are the probe's own figures, `notes` what else it has to say.
     """
 
     arm: str
     probe: str
     name: str
     kind: str
-    length: int
-    tail: int | None
-    why: str
     state: str
     reason: str
-    prompts: int
-    exercised: int
-    corrupt: int
-    sends: int
-    corrupt_sends: int
-    agreement: dict[str, int]
-    rate_lower: float
-    rate_upper: float
-    divergences: Divergences | None
-    tails: dict[str, int]
-    cached: dict[str, int]
-    rules: dict[str, int]
-    faces: dict[str, int]
-    values: int
-    missed: dict[str, int]
-    figures: tuple[Figure, ...]
-    examples: tuple[Example, ...]
+    length: int = 0
+    tail: int | None = None
+    why: str = ""
+    prompts: int = 0
+    exercised: int = 0
+    corrupt: int = 0
+    sends: int = 0
+    corrupt_sends: int = 0
+    agreement: dict[str, int] = field(default_factory=dict)
+    rate_lower: float = 0.0
+    rate_upper: float = 1.0
+    divergences: Divergences | None = None
+    tails: dict[str, int] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
+    rules: dict[str, int] = field(default_factory=dict)
+    faces: dict[str, int] = field(default_factory=dict)
+    values: int = 0
+    missed: dict[str, int] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    examples: tuple[Example, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity of two arms, `n` pairs; `ratio` is second over first, [`low`, `high`] its 95 %
+    interval."""
+
+    name: str
+    unit: str
+    first: float
+    second: float
+    ratio: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms on one probe. `state`: as of a cell, or `shown` where it can decide nothing."""
+
+    probe: str
+    name: str
+    arms: tuple[str, str]
+    state: str
+    reason: str
+    rows: tuple[Compared, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True)
 class ArmVerdict:
-    """One server configuration. `cold_right` of `cold_known` cold answers begin as the known answer does."""
+    """One server configuration. `skipped`: probes that did not run, and why. `cold_right` of `cold_known`
+    cold answers begin as the known answer does."""
 
     name: str
     guard: str
@@ -120,12 +164,14 @@ class ArmVerdict:
     requests: int
     failed_requests: int
     seconds: float
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunVerdict:
     """The run. `label` says what hardware or simulation the figures speak of; `bound` is the pass in words;
-    `not_exercised` names what a pass would not cover; `partial` when the run did not end by itself."""
+    `comparisons` are of arms with each other; `not_exercised` names what a pass would not cover; `partial`
+    when the run did not end by itself."""
 
     state: str
     exit_code: int
@@ -138,6 +184,7 @@ class RunVerdict:
     bound: str
     arms: tuple[ArmVerdict, ...]
     not_exercised: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
     warnings: tuple[str, ...] = ()
     thresholds: dict[str, float] = field(default_factory=dict)
     run_id: str = ""

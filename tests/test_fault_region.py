@@ -9,7 +9,8 @@ import pytest
 from fidelity.engines.facts import ServerFacts, read_facts
 from fidelity.errors import PlanError
 from fidelity.fault_region import learn
-from fidelity.plan import Resend, Target, build
+from fidelity.plan import Target, build
+from fidelity.plan_probes import Resend
 from fidelity.probes.cells import choose_cells
 
 MODEL = "Qwen3.6-35B-A3B-FP8"

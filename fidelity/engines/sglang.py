@@ -19,7 +19,9 @@ TOP_K = 20
 @dataclass(frozen=True)
 class Request:
     """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
-    too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server."""
+    too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server. With
+    `score_from`, the prompt's own tokens are scored by a clean prefill (nothing of it is taken from the
+    cache) and those from this position on are kept, `top_k` for each."""
 
     input_ids: Sequence[int]
     namespace: str
@@ -29,6 +31,9 @@ class Request:
     dp_rank: int | None = None
     dp_key: str = "routed_dp_rank"
     text: str | None = None
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    score_from: int | None = None
 
 
 def facts(client: httpx.Client) -> ServerFacts:
@@ -44,7 +49,7 @@ def facts(client: httpx.Client) -> ServerFacts:
 
 
 def generate(client: httpx.Client, request: Request, timeout: float | None = None) -> Answer:
-    """Send one request at temperature 0 and read the whole answer, within `timeout` seconds (the client's own
+    """Send one request and read the whole answer, within `timeout` seconds (the client's own
     when None or shorter). Never retries, never raises on a bad answer."""
     found = _post(client, [request], timeout, single=True)
     return found[0] if found else Answer(status=200, latency=0.0, error="the answer is an empty list")
@@ -53,8 +58,8 @@ def generate(client: httpx.Client, request: Request, timeout: float | None = Non
 def generate_batch(
     client: httpx.Client, requests: Sequence[Request], timeout: float | None = None
 ) -> list[Answer]:
-    """One list-valued request: the engine admits it as one batch. All must share `max_new_tokens` and
-    `top_k`."""
+    """One list-valued request: the engine admits it as one batch. All must share `max_new_tokens`, `top_k`,
+    `temperature` and `ignore_eos`; `score_from` is a single request's."""
     return _post(client, requests, timeout, single=False)
 
 
@@ -80,16 +85,24 @@ def _post(
         return [Answer(status=0, latency=latency, error=error) for _ in requests]
     # A rate limit makes the request wait before it leaves.
     latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
-    return read_response(response.status_code, response.text, latency, len(requests))
+    found = read_response(response.status_code, response.text, latency, len(requests), _scored(requests[0]))
+    return found
+
+
+def _scored(request: Request) -> list[int] | None:
+    """The ids whose prompt logprobs are wanted; None without any."""
+    return None if request.score_from is None else list(request.input_ids)[request.score_from :]
 
 
 def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
     first = requests[0]
-    sampling = {"temperature": 0, "max_new_tokens": first.max_new_tokens}
+    sampling: dict[str, Any] = {"temperature": first.temperature, "max_new_tokens": first.max_new_tokens}
+    if first.ignore_eos:
+        sampling["ignore_eos"] = True
     body: dict[str, Any] = {
         "sampling_params": sampling,
         "return_logprob": True,
-        "logprob_start_len": -1,
+        "logprob_start_len": -1 if first.score_from is None else 0,
         "top_logprobs_num": first.top_k,
     }
     if single:
@@ -104,11 +117,18 @@ def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
         ids = [list(request.input_ids) for request in requests]
         body |= {"input_ids": ids} if None in texts else {"text": texts}
         body["extra_key"] = [request.namespace for request in requests]
+        if any(request.ask for request in requests):
+            body["token_ids_logprob"] = [list(request.ask) for request in requests]
+        if first.dp_rank is not None:
+            body[first.dp_key] = first.dp_rank
     return body
 
 
-def read_response(status: int, text: str, latency: float, count: int = 1) -> list[Answer]:
-    """The `count` answers of one HTTP response; every oddity is kept with the raw body."""
+def read_response(
+    status: int, text: str, latency: float, count: int = 1, scored: Sequence[int] | None = None
+) -> list[Answer]:
+    """The `count` answers of one HTTP response; every oddity is kept with the raw body. `scored` are the last
+    prompt tokens, where their logprobs were asked for."""
     try:
         data = json_reader.parse(text)
     except ValueError:
@@ -121,18 +141,18 @@ def read_response(status: int, text: str, latency: float, count: int = 1) -> lis
             status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
         )
         return [failed] * count
-    return [_try_item(item, latency, text) for item in (data if isinstance(data, list) else [data])]
+    return [_try_item(item, latency, text, scored) for item in (data if isinstance(data, list) else [data])]
 
 
-def _try_item(item: Any, latency: float, text: str) -> Answer:
+def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None) -> Answer:
     try:
-        return _read_item(item, latency, text)
+        return _read_item(item, latency, text, scored)
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
         error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
         return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
 
 
-def _read_item(item: Any, latency: float, text: str) -> Answer:
+def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | None) -> Answer:
     meta = item["meta_info"]
     faces: Counter[str] = Counter()
     chosen = [
@@ -144,11 +164,20 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
     ids = [int(token) for token in item.get("output_ids") or []]
     told = [entry[1] for entry in meta.get("output_token_logprobs") or [] if entry]
     mismatched = any(one != other for one, other in zip(told, ids, strict=False))
+    scored: list[float] = []
+    scored_top: list[Row] = []
+    if wanted is not None:
+        # The placeholder that a request without new tokens answers with is nobody's prediction.
+        faces, chosen, top, ids = Counter(), [], [], []
+        entries = (meta.get("input_token_logprobs") or [])[-len(wanted) :] if wanted else []
+        scored = [json_reader.number(entry[0], faces) for entry in entries]
+        scored_top = _rows((meta.get("input_top_logprobs") or [])[-len(wanted) :], faces)
+        mismatched = [int(entry[1]) for entry in entries] != list(wanted)
     finish = meta.get("finish_reason")
     reason = finish.get("type") if isinstance(finish, dict) else finish
     if isinstance(finish, dict) and finish.get("matched") == "NaN happened":
         faces["finish nan"] += 1
-    values = len(chosen) + sum(map(len, top)) + sum(map(len, asked))
+    values = len(chosen) + len(scored) + sum(map(len, (*top, *asked, *scored_top)))
     error = finish.get("message") if isinstance(finish, dict) and reason == "abort" else None
     return Answer(
         status=200,
@@ -167,7 +196,14 @@ def _read_item(item: Any, latency: float, text: str) -> Answer:
         mismatched=mismatched,
         dp_rank=_count(meta.get("dp_rank")),
         raw=text[:20_000] if faces or error or mismatched else None,
+        scored=scored,
+        scored_top=scored_top,
+        spec={name: float(value) for name, value in meta.items() if _is_spec(name, value)},
     )
+
+
+def _is_spec(name: str, value: Any) -> bool:
+    return name.startswith("spec_") and type(value) in (int, float)
 
 
 def _rows(positions: Any, faces: Counter[str]) -> list[Row]:

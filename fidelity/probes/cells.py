@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.errors import PlanError
-from fidelity.plan import Resend
+from fidelity.plan_probes import Resend
 from fidelity.probes.prediction import CachePrediction
 
 THREAD_POSITION = 192

@@ -7,16 +7,22 @@ unjudged longer send cold and one from the cache make the corruption readable.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fidelity.compare import compare_first_token
+from fidelity.engines.facts import ServerFacts
 from fidelity.engines.sglang import TOP_K, Request
-from fidelity.events import Corruption
+from fidelity.events import Corruption, Event
 from fidelity.observations import Observation
-from fidelity.plan import Resend
-from fidelity.probes.cells import Cell, HitPlan
+from fidelity.plan import RunPlan
+from fidelity.plan_probes import Resend
+from fidelity.probes import screening
+from fidelity.probes.cells import Cell, HitPlan, plan_hit
+from fidelity.probes.part import Part
 from fidelity.probes.prediction import CachePrediction
+from fidelity.probes.probing import Probing, in_attempts
 from fidelity.probes.session import FailedRequestError, Session
+from fidelity.prompting import shuffled_cells
 
 PROBE = "resend"
 SHOW_TOKENS = 16
@@ -33,6 +39,7 @@ class Group:
     how: HitPlan
     top_k: int = TOP_K
     attempt: int = 0
+    probe: str = PROBE
 
     @property
     def key(self) -> str:
@@ -51,9 +58,41 @@ def complete(records: Sequence[Observation], resend: Resend) -> bool:
     return good.count("cold") == good.count("cold2") == 1 and good.count("hit") >= resend.hits
 
 
-def screen(session: Session, group: Group) -> Observation:
-    """One cold send that tells whether the model is sure of its answer. Raises as `Session.send`."""
-    return _Sender(session, group, min_tail=1).send("screen", "screen", predict=False)
+def run(at: Probing) -> Iterator[Event]:
+    """Every prompt at every length, in an order by the seed; each prompt as soon as it is screened."""
+    for prompt in screening.choose(at):
+        if not isinstance(prompt, str):
+            yield prompt
+            continue
+        for cell in shuffled_cells(at.plan, at.cells, prompt):
+            yield from measure(at, cell, prompt)
+
+
+def measure(at: Probing, cell: Cell, prompt: str, probe: str = PROBE) -> Iterator[Event]:
+    """One prompt at one length."""
+    plan = at.plan
+    fitted = at.prompts.fit(prompt, cell.length)
+    how = plan_hit(cell, at.facts, at.record.min_tail)
+    top_k = at.prompts.top_k(prompt, plan.thresholds.slack)
+    group = Group(prompt, fitted.answer, fitted.ids, cell, how, top_k, probe=probe)
+
+    def send(attempt: int) -> Iterator[Observation | Corruption]:
+        tried = replace(group, attempt=attempt)
+        return run_group(at.session, tried, plan.resend, at.record.min_tail, plan.thresholds.near_tie)
+
+    size = sends_per_group(how, plan.resend)
+    yield from in_attempts(at, probe, group.key, lambda sent: complete(sent, plan.resend), send, size)
+
+
+def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int) -> Iterator[Part]:
+    """One for each cell."""
+    count = plan.prompts.count
+    for cell in cells:
+        how = plan_hit(cell, facts, min_tail)
+        sends = count * sends_per_group(how, plan.resend)
+        short = how.seed_length * plan.resend.hits if how.own_namespace else cell.length * how.primes
+        tokens = count * (cell.length * (2 + plan.resend.hits) + short)
+        yield Part(f"{cell.kind} {cell.name}", sends, tokens, sends)
 
 
 def run_group(
@@ -118,7 +157,7 @@ class _Sender:
         def record(**what: object) -> Observation:
             return Observation(
                 arm=session.arm,
-                probe=PROBE,
+                probe=group.probe,
                 role=role,
                 namespace=namespace,
                 length=length,
@@ -131,7 +170,7 @@ class _Sender:
                 send=self.sends[purpose],
                 expected_cached=expected if predict else 0,
                 expected_text=group.expected_text,
-                input_ids=list(ids) if role in ("cold", "screen") else [],
+                input_ids=list(ids) if role == "cold" else [],
                 max_new_tokens=tokens,
                 **what,  # type: ignore[arg-type]
             )

@@ -43,7 +43,8 @@ class Budget:
 class Session:
     """One arm's channel to its server. `deadline` is on time.monotonic's clock, None for no limit; `budget`
     is what the whole run may still send. `decode` gives the text of ids: where the vocabulary's size is not
-    known, that is sent. `batches`: may requests be sent together?"""
+    known, that is sent. `batches`: may requests be sent together? `visit` counts the starts of this
+    server."""
 
     arm: str
     run_id: str
@@ -56,6 +57,7 @@ class Session:
     budget: Budget = field(default_factory=Budget)
     decode: Callable[[tuple[int, ...]], str] | None = None
     batches: bool = False
+    visit: int = 1
     _numbers: int = 0
     _watch: solitude.Watch = field(init=False, repr=False)
 
@@ -126,6 +128,7 @@ class Session:
         records = []
         for maker, answer in zip(makers, answers, strict=False):
             record = maker(order=self.next_order(), sent_at=sent_at, answer=answer, **seen)
+            record.visit = self.visit
             self.recorder.add(record)
             records.append(record)
         self._check(records, len(requests))

@@ -8,7 +8,7 @@ from functools import partial
 
 from fidelity.engines.sglang import Request
 from fidelity.observations import Observation
-from fidelity.plan import Resend
+from fidelity.plan_probes import Resend
 from fidelity.probes.session import FailedRequestError, Session
 
 BATCH = 4

@@ -4,7 +4,7 @@ import pytest
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.errors import PlanError
-from fidelity.plan import Resend
+from fidelity.plan_probes import Resend
 from fidelity.probes.cells import Cell, HitPlan, choose_cells, choose_tails, plan_hit
 
 FACTS = ServerFacts(engine="sglang", version="0.5.21", model="m")

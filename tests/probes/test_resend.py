@@ -12,7 +12,7 @@ import pytest
 from fidelity.engines.facts import ServerFacts
 from fidelity.events import Corruption
 from fidelity.observations import Observation, Recorder
-from fidelity.plan import Resend
+from fidelity.plan_probes import Resend
 from fidelity.probes import resend
 from fidelity.probes.cells import Cell, plan_hit
 from fidelity.probes.resend import Group, complete, run_group, sends_per_group

@@ -8,7 +8,7 @@ import pytest
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.observations import Observation, Recorder
-from fidelity.plan import Resend
+from fidelity.plan_probes import Resend
 from fidelity.probes import warmup
 from fidelity.probes.session import Session
 from fidelity.servers.running import RunningServer

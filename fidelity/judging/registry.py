@@ -1,0 +1,22 @@
+"""The judges of the probes other than resend, and the comparisons of arms, by the name of their probe."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fidelity.judging import decode
+from fidelity.manifest import ArmRecord
+from fidelity.observations import Observation
+from fidelity.plan import Arm, RunPlan, Thresholds
+from fidelity.plan_probes import ProbeName
+from fidelity.verdicts import CellVerdict, Comparison
+
+Judge = Callable[[RunPlan, Arm, ArmRecord, Sequence[Observation], Thresholds], list[CellVerdict]]
+"""(plan, arm, its record, the probe's observations of this arm, limits) -> cells."""
+
+Comparer = Callable[
+    [RunPlan, Mapping[str, ArmRecord], Mapping[str, Sequence[Observation]], Thresholds], list[Comparison]
+]
+"""(plan, records by arm, the probe's observations by arm, limits) -> comparisons of the plan's arms."""
+
+JUDGES: dict[ProbeName, Judge] = {"decode": decode.judge}
+
+COMPARERS: dict[ProbeName, Comparer] = {}

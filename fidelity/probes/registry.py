@@ -1,0 +1,35 @@
+"""The probes by name: how each runs, what it will send, and which servers it cannot be run on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fidelity.engines.facts import ServerFacts
+from fidelity.events import Event
+from fidelity.plan import RunPlan
+from fidelity.plan_probes import ProbeName
+from fidelity.probes import decode, resend
+from fidelity.probes.cells import Cell
+from fidelity.probes.part import Part
+from fidelity.probes.probing import Probing
+
+
+def _any(plan: RunPlan, facts: ServerFacts, batches: bool) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`unfit(plan, facts, batches)` says why a server cannot take the probe, None when it can; `screens`: it
+    needs prompts that the model is sure of; `visits`: on how many starts of each arm's server it runs."""
+
+    run: Callable[[Probing], Iterator[Event]]
+    parts: Callable[[RunPlan, ServerFacts, Sequence[Cell], int], Iterator[Part]]
+    unfit: Callable[[RunPlan, ServerFacts, bool], str | None] = _any
+    screens: bool = False
+    visits: int = 1
+
+
+PROBES: dict[ProbeName, Probe] = {
+    "resend": Probe(resend.run, resend.parts, screens=True),
+    "decode": Probe(decode.run, decode.parts),
+}
