@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from .settings import CHUNK, FAULTS, GUARDS, STRATEGIES, Settings
+from .settings import CHUNK, GUARDS, STRATEGIES, Settings
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, argparse.Namespace]:
@@ -18,7 +18,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, argpa
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=0, help="0 takes a free one")
     add("--profile", default=default.profile, help="shipped profile, `random`, or a checkpoint folder")
-    add("--fault", default=default.fault, choices=FAULTS)
+    add("--fault", default=default.fault, help="NAME[:key=value...][,NAME...], or none")
     add("--guard", action="append", default=[], help=f"{', '.join(GUARDS)} or none; repeat or use commas")
     add("--strategy", default=default.strategy, choices=STRATEGIES)
     add("--cu", type=int, default=default.cu, help="virtual compute units: 16, 32, 64 act as TP 1, 2, 4")

@@ -36,7 +36,8 @@ class Segment:
 
     ``checkpoints``: absolute positions, multiples of 64 inside the segment, whose :class:`Recurrent` is
     wanted. ``logits_from``: the first absolute position whose logits are wanted; None for the last only.
-    ``decode``: the tokens were generated, not sent.
+    ``decode``: the tokens were generated, not sent. ``prompt``: the ids of the whole prompt they belong to,
+    ``cached``: how many of them the prefix cache had; the model needs neither, a fault may.
     """
 
     ids: NDArray[np.integer]
@@ -44,6 +45,8 @@ class Segment:
     checkpoints: tuple[int, ...] = ()
     logits_from: int | None = None
     decode: bool = False
+    prompt: NDArray[np.integer] | None = None
+    cached: int = 0
 
 
 @dataclass(frozen=True)

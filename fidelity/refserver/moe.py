@@ -45,6 +45,8 @@ class MoeWeights:
 class Experts:
     """How the experts run: allocator, virtual compute units, guard, fault and benign noise.
 
+    ``rows_written``: rows of an extend that get their experts' output, None for all; fewer is a fault.
+
     ``noise`` is the standard deviation of a factor 1 + noise * N(0, 1) on each expert's output; any noise
     also shuffles the order in which experts are summed. Raises ValueError for an unknown guard or fault.
     """
@@ -55,6 +57,7 @@ class Experts:
     fault: Fault = "none"
     noise: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    rows_written: int | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (("guard", self.guard, Guard), ("fault", self.fault, Fault)):
@@ -124,6 +127,8 @@ def forward(w: MoeWeights, x: Array, experts: Experts, *, extend: bool) -> Array
         y = act[tokens, slots] @ w.stage2[expert] * scores[tokens, slots, None]
         if experts.noise:
             y *= np.float32(1 + experts.noise * experts.rng.standard_normal())
+        if extend and experts.rows_written is not None:
+            y[tokens >= experts.rows_written] = 0
         out[tokens] += y
     return out
 

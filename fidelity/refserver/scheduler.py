@@ -179,6 +179,8 @@ class Scheduler:
             state=state,
             checkpoints=() if checkpoint is None else (checkpoint,),
             logits_from=request.prompt_from,
+            prompt=request.ids,
+            cached=match.length,
         )
 
     def _keep_checkpoint(self, sequence: Sequence, segment: Segment, result: Result) -> None:
@@ -282,4 +284,10 @@ class Scheduler:
 def _step(sequence: Sequence) -> Segment:
     if sequence.state is None:
         raise ValueError("a running sequence must have a state")
-    return Segment(ids=np.asarray(sequence.output_ids[-1:], np.int64), state=sequence.state, decode=True)
+    return Segment(
+        ids=np.asarray(sequence.output_ids[-1:], np.int64),
+        state=sequence.state,
+        decode=True,
+        prompt=sequence.request.ids,
+        cached=sequence.cached_tokens,
+    )

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from .model import Model
+from .faults.assembly import build_model
 from .moe import Experts, Fault, Guard
 from .pool import Pool
 from .requests import Limits
@@ -44,11 +44,11 @@ def start(settings: Settings) -> Service:
         pool=pool,
         cu=settings.cu,
         guard=cast(Guard, settings.expert_guard),
-        fault=cast(Fault, settings.fault),
+        fault=cast(Fault, settings.expert_fault),
         noise=settings.noise,
         rng=np.random.default_rng(settings.seed),
     )
-    model = Model(weights, experts)
+    model = build_model(weights, experts, settings.faults, settings.seed)
     model.warm_up()
     scheduler = Scheduler(model, pool, settings, text.decode, text.eos)
     return Service(settings, weights, text, scheduler)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from math import lcm
 
-FAULTS = ("none", "split-k", "split-k-nan", "split-k-extend")
+from .faults.kinds import SPLIT_K
+from .faults.spec import Fault, parse
+
 GUARDS = ("splitk", "retreat", "unsplit")
 STRATEGIES = ("extra_buffer", "no_buffer")
 
@@ -34,7 +36,7 @@ class Settings:
     context_length: int = 8192
 
     def __post_init__(self) -> None:
-        _one_of("fault", self.fault, FAULTS)
+        parse(self.fault)
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("nan_json", self.nan_json, ("null", "500"))
         for name in self.guard:
@@ -58,6 +60,16 @@ class Settings:
     def decode_grid(self) -> int:
         """Tokens between two positions decoding may keep a recurrent state at."""
         return lcm(self.grid, TRACK_INTERVAL)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults that `fault` names."""
+        return parse(self.fault)
+
+    @property
+    def expert_fault(self) -> str:
+        """The fault of the split product inside the MoE, or `none`."""
+        return next((fault.name for fault in self.faults if fault.name in SPLIT_K), "none")
 
     @property
     def expert_guard(self) -> str:

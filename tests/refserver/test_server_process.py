@@ -146,7 +146,7 @@ def test_what_cannot_start_exits_3_and_says_why(arguments: list[str], message: s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--fault", "none-such"], "invalid choice"),
+        (["--fault", "none-such"], "fault must be one of none, split-k, "),
         (["--guard", "splitk,none-such"], "guard must be one of splitk, retreat, unsplit, got 'none-such'."),
         (["--page-size", "48"], "page_size must divide 64 or be a multiple of it, got 48."),
         (["--strategy", "no_buffer", "--page-size", "64"], "page_size must be 1 with strategy no_buffer"),
