@@ -109,6 +109,7 @@ def play(prompt_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         base: dict[str, Any] = {
             "target": {"kind": "attach", "url": URL},
             "prompts": {"folder": str(prompt_folder), "count": 6},
+            "probes": ["resend"],
             "thresholds": {"max_rate": 0.4},
             "resend": {"suspects": [1], "controls": [33], "warmup_sends": 2, "warmup_tokens": 4},
         }

@@ -143,6 +143,8 @@ class FakeSglang:
         prompts = [tuple(ids) for ids in ([body["input_ids"]] if single else body["input_ids"])]
         keys = [body["extra_key"]] if single else body["extra_key"]
         hits = [self._lookup(ids, key) for ids, key in zip(prompts, keys, strict=True)]
+        if body.get("logprob_start_len") == 0:
+            hits = [0] * len(hits)
         computed = sum(len(ids) - hit for ids, hit in zip(prompts, hits, strict=True))
         self.computed += computed
         items = [self._item(body, ids, hit, computed) for ids, hit in zip(prompts, hits, strict=True)]
@@ -175,6 +177,8 @@ class FakeSglang:
                 [[row.get(i, rest), i, None] for i in wanted] for _, row, rest in rows
             ],
         }
+        if body.get("logprob_start_len") == 0:
+            logprobs |= self._scored(body, ids)
         silent = self.fault == "no logprobs" and self.affects(computed, self.words[right])
         return {
             "text": " ".join(self.words[token] for token in tokens),
@@ -186,6 +190,18 @@ class FakeSglang:
                 **({} if silent else logprobs),
             },
         }
+
+    def _scored(self, body: dict[str, Any], ids: tuple[int, ...]) -> dict[str, Any]:
+        """The prompt's own logprobs: what follows `<assistant>` is scored as it is generated, the rest -2."""
+        end = max(n for n, token in enumerate(ids) if self.words[token] == "<assistant>")
+        tokens: list[Any] = [[None if n == 0 else -2.0, ids[n], None] for n in range(end + 1)]
+        top: list[Any] = [None, *[[[-2.0, ids[n], None]] for n in range(1, end + 1)]]
+        for n in range(end + 1, len(ids)):
+            _, row, rest = self._row((ids[end - 1] + n - end - 1) % len(self.words), False)
+            ranked = sorted(row.items(), key=lambda pair: -(pair[1] or 0.0))[: body["top_logprobs_num"]]
+            tokens.append([row.get(ids[n], rest), ids[n], None])
+            top.append([[logprob, token, None] for token, logprob in ranked])
+        return {"input_token_logprobs": tokens, "input_top_logprobs": top}
 
     def _row(self, right: int, shows: bool) -> tuple[int, dict[int, float | None], float | None]:
         """The emitted id, the logprobs of the 25 likeliest ids, and that of any other."""
