@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from .settings import CHUNK, GUARDS, STRATEGIES, Settings
+from .settings import CHUNK, GUARDS, NAN_JSON, SPECULATIVE, STRATEGIES, Settings
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, argparse.Namespace]:
@@ -28,7 +28,11 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, argpa
     add("--max-cache-tokens", type=int, default=default.max_cache_tokens)
     add("--max-states", type=int, default=default.max_states)
     add("--max-running-requests", type=int, default=default.max_running_requests)
-    add("--nan-json", default=default.nan_json, choices=("null", "500"), help="what a NaN in a reply becomes")
+    add("--speculative", choices=SPECULATIVE, help="draft with the profile's head and verify (default: off)")
+    add("--speculative-num-steps", type=int, default=default.speculative_num_steps, help="drafts at a time")
+    add("--deterministic", action="store_true", help="compute each token in a forward of its own")
+    add("--chunked-prefill-size", type=int, help="tokens of one prefill forward (default: any number)")
+    add("--nan-json", default=default.nan_json, choices=NAN_JSON, help="what a NaN in a reply becomes")
     add("--enable-cache-report", action=argparse.BooleanOptionalAction, default=True)
     add("--watch-stdin", action="store_true", help="stop when stdin closes")
     options = parser.parse_args(arguments)
@@ -51,6 +55,10 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, argpa
             nan_json=options.nan_json,
             enable_cache_report=options.enable_cache_report,
             max_running_requests=options.max_running_requests,
+            chunked_prefill_size=options.chunked_prefill_size,
+            speculative=options.speculative,
+            speculative_num_steps=options.speculative_num_steps,
+            deterministic=options.deterministic,
         )
     except ValueError as error:
         parser.error(str(error))

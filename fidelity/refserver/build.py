@@ -33,7 +33,7 @@ def build_layers(weights: Weights) -> list[Layer]:
                 1 + t["input_layernorm.weight"],
                 1 + t["post_attention_layernorm.weight"],
                 mixer,
-                _moe(t, weights.config),
+                build_moe(t, weights.config),
             )
         )
     return layers
@@ -90,7 +90,9 @@ def _attention(t: dict[str, Array], c: Config) -> AttentionWeights:
     )
 
 
-def _moe(t: dict[str, Array], c: Config) -> MoeWeights:
+def build_moe(t: dict[str, Array], c: Config) -> MoeWeights:
+    """The experts of one layer from its tensors, `mlp.experts.0.gate_proj.weight` and so on."""
+
     def expert(name: str) -> tuple[Array, Array]:
         first = _columns(t[f"mlp.{name}.gate_proj.weight"], t[f"mlp.{name}.up_proj.weight"])
         return first, _columns(t[f"mlp.{name}.down_proj.weight"])

@@ -5,7 +5,8 @@ For each value head, with S the [dk, dv] state, k and q of unit length and q sca
     S_t = exp(g_t) S_{t-1};  S_t += k_t (beta_t (v_t - S_t^T k_t))^T;  o_t = S_t^T q_t
 
 (Yang, Kautz and Hatamizadeh, "Gated Delta Networks", arXiv:2412.06464.) A prompt runs in the chunk form: 64
-tokens at once through one triangular inverse; a single token runs in the recurrent form.
+tokens at once through one triangular inverse; a single token runs in the recurrent form, and so do a few
+tokens whose states are wanted one by one.
 """
 
 from dataclasses import dataclass
@@ -80,10 +81,11 @@ def forward(w: GdnWeights, x: Array, pieces: list[Piece]) -> tuple[Array, list[C
     carried = []
     for piece, context in zip(pieces, contexts, strict=True):
         rows = slice(piece.start, piece.stop)
-        if piece.stop - piece.start == 1:
-            at = piece.start
-            core[at], state = step(q[at], k[at], v[at], g[at], beta[at], piece.state)
-            states = {piece.position + 1: state}
+        if piece.stop - piece.start == 1 or any(position % CHUNK for position in piece.checkpoints):
+            state, states = piece.state, {}
+            for at in range(piece.start, piece.stop):
+                core[at], state = step(q[at], k[at], v[at], g[at], beta[at], state)
+                states[piece.position + 1 + at - piece.start] = state
         else:
             core[rows], state, states = chunked(
                 q[rows], k[rows], v[rows], g[rows], beta[rows], piece.state, piece.position

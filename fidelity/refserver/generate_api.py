@@ -14,6 +14,7 @@ from .replies import DONE, event, json_reply, native_error
 from .requests import Generate, parse_generate
 from .sequence import Sequence
 from .service import Service
+from .speculative import spec_fields
 from .text import Text
 
 CLIENT_CLOSED = 499  # the status the access logs of proxies give a request whose client left
@@ -36,7 +37,7 @@ async def generate(http: HttpRequest) -> Response:
     items = [answer(service.text, sequence, len(sequence.output_ids), final=True) for sequence in sequences]
     for item in items:
         item["meta_info"]["response_sent_to_client_ts"] = time.time()
-    return json_reply(items if parsed.is_list else items[0], service.settings.nan_json, native=True)
+    return json_reply(items if parsed.is_list else items[0], service.settings.nan_reply, native=True)
 
 
 async def _stream(service: Service, parsed: Generate) -> AsyncIterator[bytes]:
@@ -52,7 +53,7 @@ async def _stream(service: Service, parsed: Generate) -> AsyncIterator[bytes]:
             first = False
         if parsed.is_list:
             item["index"] = index
-        yield event(item)
+        yield event(item, service.settings.nan_reply)
     yield DONE
 
 
@@ -83,7 +84,7 @@ def answer_text(text: Text, sequence: Sequence, tokens: int, *, final: bool) -> 
 
 def _meta_info(text: Text, sequence: Sequence, tokens: int, final: bool) -> dict[str, Any]:
     request = sequence.request
-    cached = sequence.cached_tokens
+    cached = sequence.reported_tokens
     meta: dict[str, Any] = {
         "id": request.rid,
         "finish_reason": sequence.finish if final else None,
@@ -100,6 +101,7 @@ def _meta_info(text: Text, sequence: Sequence, tokens: int, final: bool) -> dict
     meta["dp_rank"] = None
     if final:
         meta["e2e_latency"] = sequence.ended - sequence.arrived
+        meta |= spec_fields(sequence)
     return meta
 
 

@@ -17,7 +17,7 @@ from .replies import json_reply
 from .requests import Request, new_rid
 from .sampling import Sampling
 from .service import Service
-from .settings import TRACK_INTERVAL
+from .settings import TRACK_INTERVAL, Settings
 from .weights import Config
 
 ENGINE = "fidelity-embedded"
@@ -78,7 +78,7 @@ async def server_info(http: HttpRequest) -> Response:
         "linear_attn_backend": "numpy",
         "moe_runner_backend": "numpy",
         "sampling_backend": "numpy",
-        "chunked_prefill_size": settings.context_length,
+        "chunked_prefill_size": settings.chunked_prefill_size or settings.context_length,
         "max_total_num_tokens": settings.max_cache_tokens,
         "max_running_requests": settings.max_running_requests,
         "context_length": settings.context_length,
@@ -87,7 +87,8 @@ async def server_info(http: HttpRequest) -> Response:
         "dtype": "float32",
         "kv_cache_dtype": "float32",
         "quantization": None,
-        "speculative_algorithm": None,
+        **_speculative(settings),
+        "enable_deterministic_inference": settings.deterministic,
         "skip_tokenizer_init": False,
         "disable_overlap_schedule": True,
         "disable_cuda_graph": True,
@@ -205,11 +206,27 @@ async def metrics(http: HttpRequest) -> Response:
     return PlainTextResponse("\n".join(lines) + "\n")
 
 
+def _speculative(settings: Settings) -> dict[str, Any]:
+    """sglang's fields: one token a step, so that a verification holds the last token and a draft a step."""
+    on, steps = settings.speculative is not None, settings.speculative_num_steps
+    return {
+        "speculative_algorithm": settings.speculative,
+        "speculative_num_steps": steps if on else None,
+        "speculative_eagle_topk": 1 if on else None,
+        "speculative_num_draft_tokens": steps + 1 if on else None,
+    }
+
+
 def _internal_state(service: Service) -> dict[str, Any]:
     scheduler, settings = service.scheduler, service.settings
+    totals = scheduler.totals
+    accepted = {}
+    if totals.verifications:
+        accepted["avg_spec_accept_length"] = totals.verified_tokens / totals.verifications
     return {
+        **accepted,
         "world_size": 1,
-        "last_gen_throughput": scheduler.totals.last_throughput,
+        "last_gen_throughput": totals.last_throughput,
         "effective_max_running_requests_per_dp": settings.max_running_requests,
         "num_running_reqs": len(scheduler.running),
         "num_queue_reqs": scheduler.queued,

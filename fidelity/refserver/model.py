@@ -1,7 +1,7 @@
 """The model: one forward over the new tokens of several sequences together, as a serving batch runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ class Segment:
 
     ``checkpoints``: absolute positions, multiples of 64 inside the segment, whose :class:`Recurrent` is
     wanted. ``logits_from``: the first absolute position whose logits are wanted; None for the last only.
+    ``every_state``: the :class:`Recurrent` after each token is wanted: the recurrence runs token by token.
     ``decode``: the tokens were generated, not sent. ``prompt``: the ids of the whole prompt they belong to,
     ``cached``: how many of them the prefix cache had; the model needs neither, a fault may.
     """
@@ -45,17 +46,24 @@ class Segment:
     checkpoints: tuple[int, ...] = ()
     logits_from: int | None = None
     decode: bool = False
+    every_state: bool = False
     prompt: NDArray[np.integer] | None = None
     cached: int = 0
 
 
 @dataclass(frozen=True)
 class Result:
-    """Logits [positions, vocabulary] float32, the state after the segment, and the checkpoints asked for."""
+    """Logits [positions, vocabulary] float32, the state after the segment, and the checkpoints asked for.
+
+    ``hidden`` [positions, hidden]: what the head made the logits from, after the final norm. ``states``:
+    the recurrent part after each token, where every one was asked for.
+    """
 
     logits: Array
     state: State
     checkpoints: dict[int, Recurrent]
+    hidden: Array
+    states: tuple[Recurrent, ...] = ()
 
 
 class Model:
@@ -63,9 +71,10 @@ class Model:
 
     def __init__(self, weights: Weights, experts: moe.Experts) -> None:
         self.config = weights.config
+        self.deterministic = False  # whether each token is computed in a forward of its own
         self.experts = experts
-        self._embed = weights.tensors[EMBED]
-        self._head = np.ascontiguousarray(weights.tensors[HEAD].T)
+        self.embed = weights.tensors[EMBED]
+        self.head = np.ascontiguousarray(weights.tensors[HEAD].T)
         self._norm = 1 + weights.tensors["model.norm.weight"]
         self._layers: list[Layer] = build_layers(weights)
 
@@ -88,7 +97,7 @@ class Model:
         It leaves the experts' pool used, so that the finite faults show from the first request on.
         """
         for tokens in (4, 2, 1) * rounds:
-            x = self._embed[np.zeros(tokens, np.intp)]
+            x = self.embed[np.zeros(tokens, np.intp)]
             for layer in self._layers:
                 normed = rms_norm(x, layer.post_norm, self.config.rms_norm_eps)
                 with np.errstate(over="ignore", invalid="ignore"):
@@ -99,6 +108,39 @@ class Model:
 
         Raises ValueError for no segments, an empty segment, or an id outside the vocabulary.
         """
+        if self.deterministic:
+            _checked_ids(segments, self.config.vocab_size)
+            return [self._one_by_one(segment) for segment in segments]
+        return self._together(segments)
+
+    def _one_by_one(self, segment: Segment) -> Result:
+        """Every token alone, by the call that decodes one: a row depends on the ids before it and no more.
+
+        A product of one row and one of many round differently, and so does a row by its place among many.
+        """
+        state, results = segment.state, []
+        for at in range(len(segment.ids)):
+            alone = replace(
+                segment,
+                ids=segment.ids[at : at + 1],
+                state=state,
+                checkpoints=(),
+                logits_from=None,
+                every_state=False,
+            )
+            results += self._together([alone])
+            state = results[-1].state
+        states = {result.state.length: result.state.recurrent for result in results}
+        wanted = [results[row] for row in _logit_rows(segment, 0, len(segment.ids))]
+        return Result(
+            np.concatenate([result.logits for result in wanted]),
+            state,
+            {position: states[position] for position in segment.checkpoints},
+            np.concatenate([result.hidden for result in wanted]),
+            tuple(states.values()) if segment.every_state else (),
+        )
+
+    def _together(self, segments: Sequence[Segment]) -> list[Result]:
         ids = _checked_ids(segments, self.config.vocab_size)
         ends = np.cumsum([len(segment.ids) for segment in segments]).tolist()
         spans = list(zip([0, *ends[:-1]], ends, strict=True))
@@ -107,7 +149,7 @@ class Model:
         carried: list[list[gdn.Carried]] = []  # by linear layer, then segment
         caches: list[list[tuple[Array, Array]]] = []  # by full layer, then segment
         with np.errstate(over="ignore", invalid="ignore"):  # NaN and inf are what the fault is about
-            x = self._embed[ids]
+            x = self.embed[ids]
             for layer in self._layers:
                 normed = rms_norm(x, layer.input_norm, eps)
                 if isinstance(layer.mixer, gdn.GdnWeights):
@@ -121,12 +163,13 @@ class Model:
                 x = x + mixed
                 x = x + moe.forward(layer.moe, rms_norm(x, layer.post_norm, eps), self.experts, extend=extend)
             rows = [_logit_rows(segment, *span) for segment, span in zip(segments, spans, strict=True)]
-            wanted = x[np.concatenate(rows)]
-            logits = rms_norm(wanted, self._norm, eps) @ self._head
-        parts = np.split(logits, np.cumsum([len(r) for r in rows])[:-1])
+            hidden = rms_norm(x[np.concatenate(rows)], self._norm, eps)
+            logits = hidden @ self.head
+        cuts = np.cumsum([len(r) for r in rows])[:-1]
+        parts = zip(segments, np.split(logits, cuts), np.split(hidden, cuts), strict=True)
         return [
-            Result(part, *_after(segment, [c[i] for c in carried], [kv[i] for kv in caches]))
-            for i, (segment, part) in enumerate(zip(segments, parts, strict=True))
+            _result(segment, own, last, [c[i] for c in carried], [kv[i] for kv in caches])
+            for i, (segment, own, last) in enumerate(parts)
         ]
 
 
@@ -147,7 +190,7 @@ def _gdn_pieces(segments: Sequence[Segment], spans: list[tuple[int, int]], layer
             segment.state.length,
             segment.state.recurrent.conv[layer],
             segment.state.recurrent.state[layer],
-            segment.checkpoints,
+            tuple(_positions(segment)) if segment.every_state else segment.checkpoints,
         )
         for segment, (start, stop) in zip(segments, spans, strict=True)
     ]
@@ -170,9 +213,18 @@ def _logit_rows(segment: Segment, start: int, stop: int) -> NDArray[np.intp]:
     return np.arange(max(start, start + segment.logits_from - segment.state.length), stop)
 
 
-def _after(
-    segment: Segment, carried: list[gdn.Carried], caches: list[tuple[Array, Array]]
-) -> tuple[State, dict[int, Recurrent]]:
+def _positions(segment: Segment) -> range:
+    """The state lengths after each token of a segment."""
+    return range(segment.state.length + 1, segment.state.length + len(segment.ids) + 1)
+
+
+def _result(
+    segment: Segment,
+    logits: Array,
+    hidden: Array,
+    carried: list[gdn.Carried],
+    caches: list[tuple[Array, Array]],
+) -> Result:
     def recurrent(pairs: list[tuple[Array, Array]]) -> Recurrent:
         return Recurrent(tuple(conv for conv, _ in pairs), tuple(state for _, state in pairs))
 
@@ -182,4 +234,7 @@ def _after(
         tuple(keys for keys, _ in caches),
         tuple(values for _, values in caches),
     )
-    return state, {p: recurrent([c.checkpoints[p] for c in carried]) for p in segment.checkpoints}
+    kept = {p: recurrent([c.checkpoints[p] for c in carried]) for p in segment.checkpoints}
+    every = _positions(segment) if segment.every_state else ()
+    states = tuple(recurrent([c.checkpoints[p] for c in carried]) for p in every)
+    return Result(logits, state, kept, hidden, states)

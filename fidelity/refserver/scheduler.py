@@ -2,7 +2,7 @@
 
 Each submitted group is extended in one forward, alone: a single request's extend is as many tokens as the
 cache left of it, and a list of prompts is one extend of all of theirs. Decoding is one forward of one token
-per running request.
+per running request, or of that and the drafts of the tokens after it.
 """
 
 import logging
@@ -16,11 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cache import PrefixCache, checkpoint_position
+from .cache import checkpoint_position
+from .draft import DraftHead
+from .faults.pages import build_cache
+from .faults.replies import build_replies
 from .model import Model, Result, Segment
 from .pool import Pool
+from .prefill import log_prefill, prefill
 from .sequence import Decode, Sequence
 from .settings import Settings
+from .speculative import take, with_drafts
 
 log = logging.getLogger("fidelity.refserver")
 
@@ -33,6 +38,8 @@ class Totals:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
+    verifications: int = 0
+    verified_tokens: int = 0  # added by verifications: the drafts kept and one more each
     last_throughput: float = 0.0  # decoded tokens per second of the last decode forward
 
 
@@ -46,20 +53,28 @@ class Scheduler:
     """Runs sequences on a model; every method may be called from any thread.
 
     `pool` is the allocator that a flush empties, `decode` turns token ids into the text stop strings are
-    looked for in, and `eos` are the ids that end an answer.
+    looked for in, and `eos` are the ids that end an answer. With a `draft` head decoding is speculative.
     """
 
     def __init__(
-        self, model: Model, pool: Pool, settings: Settings, decode: Decode, eos: frozenset[int]
+        self,
+        model: Model,
+        pool: Pool,
+        settings: Settings,
+        decode: Decode,
+        eos: frozenset[int],
+        draft: DraftHead | None = None,
     ) -> None:
         self.settings = settings
-        self.cache = PrefixCache(settings.page_size, settings.max_cache_tokens, settings.max_states)
+        self.cache = build_cache(settings)
         self.totals = Totals()
         self.running: list[Sequence] = []
         self._model = model
         self._pool = pool
         self._decode_text = decode
         self._eos = eos
+        self._draft = draft
+        self._replies = build_replies(settings)
         self._rng = np.random.default_rng(settings.seed)
         self._inbox: queue.SimpleQueue[list[Sequence] | _Flush | None] = queue.SimpleQueue()
         self._waiting: deque[list[Sequence]] = deque()
@@ -79,6 +94,8 @@ class Scheduler:
 
     def submit(self, group: list[Sequence]) -> None:
         """Queue sequences to be extended together in one forward."""
+        for sequence in group:
+            self._replies.received(sequence)
         self._inbox.put(group)
 
     def cancel(self, group: Iterable[Sequence]) -> None:
@@ -147,14 +164,14 @@ class Scheduler:
         """Compute what the cache does not have of the prompts, all in one forward, and their first token."""
         try:
             segments = [self._segment(sequence) for sequence in group]
-            self._log_extend(group, segments)
-            results = self._model.forward(segments)
+            log_prefill(segments, self.cache, self.settings, len(self.running), self.queued)
+            results = prefill(self._model, segments, self.settings)
         except Exception as error:
             self._fail(group, error)
             return
         for sequence, segment, result in zip(group, segments, results, strict=True):
             try:
-                sequence.state = result.state
+                sequence.state, sequence.hidden = result.state, result.hidden[-1]
                 self._keep_checkpoint(sequence, segment, result)
                 sequence.prefilled(result.logits, self._decode_text, self._eos)
             except Exception as error:
@@ -170,6 +187,7 @@ class Scheduler:
             limit = min(limit, request.prompt_from)  # the logits from there on have to be computed
         match = self.cache.match(request.namespace, request.ids, max(limit, 0))
         sequence.cached_tokens = match.length
+        sequence.reported_tokens = self._replies.cached(match.length)
         checkpoint = None
         if self.settings.strategy == "extra_buffer":
             checkpoint = checkpoint_position(match, length, self.settings.grid)
@@ -200,24 +218,30 @@ class Scheduler:
         totals.cached_tokens += sequence.cached_tokens
 
     def _decode(self) -> None:
-        batch = list(self.running)
+        batch, grid = list(self.running), self.settings.decode_grid
         started = time.perf_counter()
         try:
-            results = self._model.forward([_step(sequence) for sequence in batch])
+            segments = [sequence.step() for sequence in batch]
+            if self._draft is not None:
+                segments = with_drafts(self._draft, batch, segments, self.settings.speculative_num_steps)
+            results = self._model.forward(segments)
         except Exception as error:
             self._fail(batch, error)
             return
-        self.totals.last_throughput = len(batch) / max(time.perf_counter() - started, 1e-9)
-        for sequence, result in zip(batch, results, strict=True):
+        elapsed, added = time.perf_counter() - started, 0
+        for sequence, segment, result in zip(batch, segments, results, strict=True):
+            before = len(sequence.output_ids)
             try:
-                sequence.state = result.state
-                if result.state.length % self.settings.decode_grid == 0:
-                    sequence.tracked = (result.state.length, result.state.recurrent)
-                sequence.advance(result.logits[-1], self._decode_text, self._eos)
+                take(sequence, segment, result, grid, self._decode_text, self._eos)
             except Exception as error:
                 self._fail([sequence], error)
                 continue
+            added += len(sequence.output_ids) - before
             self._progress(sequence)
+        self.totals.last_throughput = added / max(elapsed, 1e-9)
+        if self._draft is not None:
+            self.totals.verifications += len(batch)
+            self.totals.verified_tokens += added
 
     def _progress(self, sequence: Sequence) -> None:
         """Record where a sequence now stands, and tell whoever waits for it."""
@@ -264,30 +288,3 @@ class Scheduler:
             sequence.notify(sequence, len(sequence.output_ids))
         except Exception as error:
             log.warning("nobody to tell about request %s: %s", sequence.request.rid, error)
-
-    def _log_extend(self, group: list[Sequence], segments: list[Segment]) -> None:
-        tokens = sum(len(segment.ids) for segment in segments)
-        cached = sum(sequence.cached_tokens for sequence in group)
-        log.info(
-            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, full token usage: %.2f, "
-            "mamba usage: %.2f, #running-req: %d, #queue-req: %d",
-            len(group),
-            tokens,
-            cached,
-            self.cache.tokens / self.settings.max_cache_tokens,
-            self.cache.states / self.settings.max_states,
-            len(self.running),
-            self.queued,
-        )
-
-
-def _step(sequence: Sequence) -> Segment:
-    if sequence.state is None:
-        raise ValueError("a running sequence must have a state")
-    return Segment(
-        ids=np.asarray(sequence.output_ids[-1:], np.int64),
-        state=sequence.state,
-        decode=True,
-        prompt=sequence.request.ids,
-        cached=sequence.cached_tokens,
-    )

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .layers import Array
 from .logprobs import Quoted, Row, log_softmax, quote, quote_prompt
-from .model import Recurrent, State
+from .model import Recurrent, Segment, State
 from .requests import Request
 from .sampling import choose
 
@@ -29,12 +30,17 @@ class Sequence:
     notify: Callable[["Sequence", int], None]
     state: State | None = None
     cached_tokens: int = 0
+    reported_tokens: int | None = 0  # cached_tokens as a reply states it
+    quoted: Callable[[Row], Row] | None = None  # from a row of logprobs to the one a reply quotes
     output_ids: list[int] = field(default_factory=list)
     prompt: Quoted = field(default_factory=Quoted)
     output: Quoted = field(default_factory=Quoted)
     finish: dict[str, Any] | None = None
     cancelled: bool = False
     tracked: tuple[int, Recurrent] | None = None  # last decode checkpoint: position in tokens, state
+    hidden: Array | None = None  # the last hidden state that chose the last token: what a draft starts from
+    accepted: list[int] = field(default_factory=list)  # drafts kept, one entry a verification
+    proposed: int = 0  # drafts verified
     arrived: float = field(default_factory=time.perf_counter)
     ended: float = 0.0
 
@@ -57,11 +63,24 @@ class Sequence:
         """Choose the next token from logits [vocab], quote it, and see whether it was the last."""
         token, logprobs = choose(logits, self.request.sampling, self.rng)
         if self.request.wanted is not None:
-            quote(self.output, logprobs, self.request.wanted, token)
+            shown = logprobs if self.quoted is None else self.quoted(logprobs)
+            quote(self.output, shown, self.request.wanted, token)
         self.output_ids.append(token)
         finish = self._finish_reason(decode, eos)
         if finish is not None:
             self.end(finish)
+
+    def step(self) -> Segment:
+        """What decoding computes next: the last token, which the state does not hold yet."""
+        if self.state is None:
+            raise ValueError("a running sequence must have a state")
+        return Segment(
+            ids=np.asarray(self.output_ids[-1:], np.int64),
+            state=self.state,
+            decode=True,
+            prompt=self.request.ids,
+            cached=self.cached_tokens,
+        )
 
     def end(self, finish: dict[str, Any]) -> None:
         """Mark as finished for this reason."""

@@ -6,9 +6,10 @@ from typing import cast
 
 import numpy as np
 
+from .draft import DraftHead, load_draft
 from .faults.assembly import build_model
+from .faults.pages import build_pool
 from .moe import Experts, Fault, Guard
-from .pool import Pool
 from .requests import Limits
 from .scheduler import Scheduler
 from .settings import Settings
@@ -35,11 +36,12 @@ class Service:
 def start(settings: Settings) -> Service:
     """Load the profile and start the engine's thread.
 
-    Raises FileNotFoundError for a profile or tokenizer that is not there, ValueError for one that is broken.
+    Raises FileNotFoundError for a profile, tokenizer or draft head that is not there, ValueError for one that
+    is broken or belongs to another.
     """
     weights = load(settings.profile)
     text = Text(weights.tokenizer)
-    pool = Pool()
+    pool = build_pool(settings)
     experts = Experts(
         pool=pool,
         cu=settings.cu,
@@ -50,5 +52,9 @@ def start(settings: Settings) -> Service:
     )
     model = build_model(weights, experts, settings.faults, settings.seed)
     model.warm_up()
-    scheduler = Scheduler(model, pool, settings, text.decode, text.eos)
+    model.deterministic = settings.deterministic
+    draft = None
+    if settings.speculative is not None:
+        draft = DraftHead(load_draft(settings.profile, weights), model)
+    scheduler = Scheduler(model, pool, settings, text.decode, text.eos, draft)
     return Service(settings, weights, text, scheduler)

@@ -8,6 +8,8 @@ from .faults.spec import Fault, parse
 
 GUARDS = ("splitk", "retreat", "unsplit")
 STRATEGIES = ("extra_buffer", "no_buffer")
+NAN_JSON = ("null", "500", "clamped")
+SPECULATIVE = ("NEXTN",)  # a draft head of the model's own, one token a step
 
 CHUNK = 64  # tokens per gated-delta-rule chunk: recurrent state exists only at its multiples
 TRACK_INTERVAL = 256  # decoded tokens between two recurrent states kept, before rounding up to the grid
@@ -34,14 +36,28 @@ class Settings:
     enable_cache_report: bool = True
     max_running_requests: int = 64
     context_length: int = 8192
+    chunked_prefill_size: int | None = None  # tokens of one prefill forward, None for any number
+    speculative: str | None = None
+    speculative_num_steps: int = 3
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         parse(self.fault)
         _one_of("strategy", self.strategy, STRATEGIES)
-        _one_of("nan_json", self.nan_json, ("null", "500"))
+        _one_of("nan_json", self.nan_json, NAN_JSON)
         for name in self.guard:
             _one_of("guard", name, GUARDS)
-        for name in ("cu", "page_size", "max_cache_tokens", "max_states", "max_running_requests"):
+        if self.chunked_prefill_size is not None and self.chunked_prefill_size < 1:
+            raise ValueError(f"chunked_prefill_size must be at least 1, got {self.chunked_prefill_size}.")
+        if self.speculative is not None:
+            _one_of("speculative", self.speculative, SPECULATIVE)
+            if self.deterministic:
+                raise ValueError(
+                    "deterministic and speculative exclude each other: a verification computes several "
+                    "tokens in one forward."
+                )
+        sizes = ("cu", "page_size", "max_cache_tokens", "max_states", "max_running_requests")
+        for name in (*sizes, "speculative_num_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not 0.0 <= self.noise < 1.0:
@@ -70,6 +86,17 @@ class Settings:
     def expert_fault(self) -> str:
         """The fault of the split product inside the MoE, or `none`."""
         return next((fault.name for fault in self.faults if fault.name in SPLIT_K), "none")
+
+    @property
+    def nan_reply(self) -> str:
+        """What a NaN in a reply becomes: a fault may say so, else `nan_json` does."""
+        surfaces = (fault.name.removeprefix("nan-") for fault in self.faults)
+        return next((name for name in surfaces if name in NAN_JSON), self.nan_json)
+
+    @property
+    def prefill_cut(self) -> int | None:
+        """The grid at whose last point prefills are cut in two, None where they are not."""
+        return self.grid if any(fault.name == "split-cold" for fault in self.faults) else None
 
     @property
     def expert_guard(self) -> str:

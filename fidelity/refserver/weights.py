@@ -95,16 +95,17 @@ def load(profile: str | Path) -> Weights:
         from .random_profile import random_weights
 
         return random_weights(Config())
-    shipped = PROFILES / str(profile)
-    folder = shipped if shipped.is_dir() else Path(profile)
+    folder = folder_of(profile)
     packed, checkpoint = folder / "weights.npz", folder / "model.safetensors"
     own_tokenizer = folder / "tokenizer.json"
     tokenizer = own_tokenizer if own_tokenizer.is_file() else PROFILES / "tokenizer.json"
     if packed.is_file():
-        config, tensors = _unpack(packed)
+        raw, tensors = unpack(packed)
         card_file = folder / "card.json"
         card = json.loads(card_file.read_text()) if card_file.is_file() else {"name": folder.name}
-        return Weights(config, tensors, card, _sha256(packed.read_bytes()), tokenizer)
+        if raw.get("tied"):
+            tensors[HEAD] = tensors[EMBED]
+        return Weights(Config.from_dict(raw), tensors, card, _sha256(packed.read_bytes()), tokenizer)
     if checkpoint.is_file():
         config = Config.from_dict(json.loads((folder / "config.json").read_text()))
         tensors = safetensors_io.read(checkpoint)
@@ -117,6 +118,12 @@ def load(profile: str | Path) -> Weights:
         f"no profile {str(profile)!r}: one of {', '.join([*known, 'random'])}, "
         "or a folder with weights.npz or with config.json and model.safetensors"
     )
+
+
+def folder_of(profile: str | Path) -> Path:
+    """The folder of a shipped profile by name, or the path itself."""
+    shipped = PROFILES / str(profile)
+    return shipped if shipped.is_dir() else Path(profile)
 
 
 def pack(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
@@ -143,7 +150,8 @@ def _quantise(tensor: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
     return whole.astype(np.int8).reshape(tensor.shape), scale
 
 
-def _unpack(path: Path) -> tuple[Config, dict[str, Array]]:
+def unpack(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The configuration and the float32 tensors that :func:`pack` wrote; ValueError for another file."""
     try:
         with np.load(path) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -158,9 +166,7 @@ def _unpack(path: Path) -> tuple[Config, dict[str, Array]]:
         if f"{name}::scale" in arrays:
             scale = arrays[f"{name}::scale"].astype(np.float32)
             tensors[name] *= scale.reshape(-1, *[1] * (array.ndim - 1))
-    if raw.get("tied"):
-        tensors[HEAD] = tensors[EMBED]
-    return Config.from_dict(raw), tensors
+    return raw, tensors
 
 
 def _sha256(data: bytes) -> str:

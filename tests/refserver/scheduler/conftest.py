@@ -48,24 +48,41 @@ class Recorder:
         length = segment.state.length + len(segment.ids)
         added = segment.ids.astype(np.float32).reshape(-1, 1, 1)
         grown = (np.concatenate([segment.state.keys[0], added]),)
-        logits = np.zeros((1, VOCABULARY), np.float32)
-        logits[0, (segment.ids[-1] + 1) % VOCABULARY] = 9
+        scored = segment.ids[-1:] if segment.logits_from is None else segment.ids
+        logits = np.zeros((len(scored), VOCABULARY), np.float32)
+        logits[np.arange(len(scored)), (scored + 1) % VOCABULARY] = 9
         checkpoints = {position: self._recurrent(position) for position in segment.checkpoints}
-        return Result(logits, State(length, self._recurrent(length), grown, grown), checkpoints)
+        state = State(length, self._recurrent(length), grown, grown)
+        hidden = scored.astype(np.float32)[:, None]
+        every = range(segment.state.length + 1, length + 1) if segment.every_state else ()
+        return Result(logits, state, checkpoints, hidden, tuple(map(self._recurrent, every)))
 
     def _recurrent(self, position: int) -> Recurrent:
         return Recurrent((np.full((1, 1), position, np.float32),), (np.zeros((1, 1, 1), np.float32),))
 
 
+class Guesses:
+    """A draft head that is right for its first `right` tokens; what it was asked is kept."""
+
+    def __init__(self, right: int) -> None:
+        self.right = right
+        self.asked: list[list[tuple[float, int]]] = []
+
+    def propose(self, hidden: np.ndarray, ids: np.ndarray, steps: int) -> np.ndarray:
+        self.asked.append([(float(h[0]), int(token)) for h, token in zip(hidden, ids, strict=True)])
+        ahead = np.arange(1, steps + 1)
+        return np.where(ahead <= self.right, (ids[:, None] + ahead) % VOCABULARY, 0)
+
+
 class Bench:
     """A scheduler on a recorder, and a way to wait for what was submitted."""
 
-    def __init__(self, **fields: object) -> None:
+    def __init__(self, draft: Guesses | None = None, **fields: object) -> None:
         self.model = Recorder()
         self.pool = Pool()
         settings = Settings(profile="random", **fields)  # type: ignore[arg-type]
         decode = lambda ids: "".join(chr(97 + token % 26) for token in ids)  # noqa: E731
-        self.scheduler = Scheduler(self.model, self.pool, settings, decode, frozenset({EOS}))  # type: ignore[arg-type]
+        self.scheduler = Scheduler(self.model, self.pool, settings, decode, frozenset({EOS}), draft)  # type: ignore[arg-type]
         self._done: dict[Sequence, threading.Event] = {}
 
     def sequence(self, ids: list[int], new: int = 1, namespace: str = "", **params: object) -> Sequence:
@@ -89,8 +106,8 @@ class Bench:
 def bench() -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
-    def make(**fields: object) -> Bench:
-        made.append(Bench(**fields))
+    def make(draft: Guesses | None = None, **fields: object) -> Bench:
+        made.append(Bench(draft, **fields))
         return made[-1]
 
     yield make
