@@ -35,6 +35,8 @@ class ArmRecord:
     seconds: float = 0.0
     skipped: dict[str, str] = field(default_factory=dict)
     """Probes of the plan that this server could not take, and why."""
+    sweep: list[tuple[int, int]] = field(default_factory=list)
+    """(position, tail) of each cell of the sweep, in tokens."""
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 ProbeName = Literal["resend", "decode", "batch", "draft", "impact", "tasks", "speed", "equivalence", "sweep"]
 
@@ -105,7 +105,7 @@ class Sweep(Section):
     """Many tails and lengths with few prompts each, shown as a map."""
 
     prompts: int = Field(1, ge=1)
-    multiples: tuple[int, ...] = (1, 2, 3, 5, 11, 33)
-    """Positions to resume from, in units of the grid."""
-    beyond: tuple[int, ...] = (1, 2, 33)
+    multiples: tuple[PositiveInt, ...] = Field((1, 2, 3, 5, 11, 33), min_length=1)
+    """Positions to resume from, in units of the grid; the least is mapped at every tail."""
+    beyond: tuple[PositiveInt, ...] = (1, 2, 33)
     """Tails past the grid, in tokens beyond it."""

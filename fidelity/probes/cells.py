@@ -88,6 +88,11 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
     return cells
 
 
+_SEED_BEYOND = {"attention only": 0, "extra_buffer": 1}
+"""By strategy, the tokens past a cell's position that a seed must have for a longer prompt to resume there: a
+hybrid's prefill that passes a grid point leaves its one checkpoint at it."""
+
+
 @dataclass(frozen=True)
 class HitPlan:
     """How a hit of one cell comes about. `seed_length`: tokens sent first (the whole prompt, or a prefix of
@@ -111,9 +116,10 @@ def plan_hit(cell: Cell, facts: ServerFacts, min_tail: int) -> HitPlan:
     for primes in range(2):
         if cache.send(cell.length) == cell.position:
             return HitPlan(cell.length, primes, own_namespace=False, reachable=True)
-    if facts.strategy == "attention only":
+    seed = _SEED_BEYOND.get(facts.strategy)
+    if seed is not None:
         cache = fresh()
-        cache.send(cell.position)
-        if cache.send(cell.length) == cell.position:
-            return HitPlan(cell.position, 0, own_namespace=True, reachable=True)
+        cache.send(cell.position + seed)
+        if cell.position + seed < cell.length and cache.send(cell.length) == cell.position:
+            return HitPlan(cell.position + seed, 0, own_namespace=True, reachable=True)
     return HitPlan(cell.length, 0, own_namespace=False, reachable=False)

@@ -7,7 +7,7 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Event
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import decode, resend
+from fidelity.probes import decode, resend, sweep
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing
@@ -32,4 +32,5 @@ class Probe:
 PROBES: dict[ProbeName, Probe] = {
     "resend": Probe(resend.run, resend.parts, screens=True),
     "decode": Probe(decode.run, decode.parts),
+    "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True),
 }

@@ -30,7 +30,8 @@ SHOW_TOKENS = 16
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt at one length, how many logprobs its sends ask for, and how often it was tried before."""
+    """One prompt at one length, how many logprobs its sends ask for, and how often it was tried before. A
+    `brief` one is sent cold again only after a corrupt hit, and nothing longer is sent to show it."""
 
     prompt: str
     expected_text: str
@@ -40,10 +41,14 @@ class Group:
     top_k: int = TOP_K
     attempt: int = 0
     probe: str = PROBE
+    brief: bool = False
 
     @property
     def key(self) -> str:
-        return f"{self.prompt}@{self.cell.length}"
+        """One for each (prompt, length, tail): only the tail that an identical re-send leaves goes without
+        saying."""
+        natural = self.how.reachable and not self.how.own_namespace
+        return f"{self.prompt}@{self.cell.length}" + ("" if natural else f"-{self.cell.tail}")
 
 
 def sends_per_group(how: HitPlan, resend: Resend) -> int:
@@ -104,7 +109,8 @@ def run_group(
     cold = sender.send("cold", "a", predict=False)
     yield cold
     ask = [token for token, _ in cold.answer.top[0]] if cold.answer.top else []
-    yield sender.send("cold2", "b", ask=ask, predict=False)
+    if not group.brief:
+        yield sender.send("cold2", "b", ask=ask, predict=False)
     corrupt = False
     for number in range(resend.hits):
         namespace = f"hit{number}" if group.how.own_namespace else "a"
@@ -116,7 +122,9 @@ def run_group(
         if agreement.corrupt:
             yield Corruption(cold, hit, agreement)
             corrupt = True
-    if corrupt:
+    if corrupt and group.brief:
+        yield sender.send("cold2", "b", ask=ask, predict=False)
+    elif corrupt:
         yield from _show(sender, namespace)
 
 
@@ -152,7 +160,9 @@ class _Sender:
         fresh = CachePrediction(facts.grid, facts.strategy, self.min_tail)
         expected = self.caches.setdefault(purpose, fresh).send(length)
         self.sends[purpose] = self.sends.get(purpose, 0) + 1
-        namespace = session.namespace(group.key, group.attempt, purpose)
+        # Probes may send the same prompt at the same length, and none may be served from another's sends.
+        probe = () if group.probe == PROBE else (group.probe,)
+        namespace = session.namespace(*probe, group.key, group.attempt, purpose)
 
         def record(**what: object) -> Observation:
             return Observation(

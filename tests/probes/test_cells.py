@@ -1,6 +1,9 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.errors import PlanError
@@ -111,6 +114,10 @@ def cell(length: int, tail: int) -> Cell:
         (193, 65, "extra_buffer", 2, HitPlan(193, 1, own_namespace=False, reachable=True)),
         (193, 1, "no_buffer", 1, HitPlan(193, 0, own_namespace=False, reachable=False)),
         (193, 1, "attention only", 1, HitPlan(193, 0, own_namespace=False, reachable=True)),
+        # Past the natural tail a shorter seed leaves the checkpoint, and a longer prompt resumes there.
+        (257, 65, "extra_buffer", 1, HitPlan(193, 0, own_namespace=True, reachable=True)),
+        (289, 97, "extra_buffer", 1, HitPlan(193, 0, own_namespace=True, reachable=True)),
+        (258, 66, "extra_buffer", 2, HitPlan(193, 0, own_namespace=True, reachable=True)),
         # An attention-only cache serves as much as it can: a longer tail needs a seed that ends there.
         (257, 65, "attention only", 1, HitPlan(192, 0, own_namespace=True, reachable=True)),
     ],
@@ -119,3 +126,27 @@ def test_the_shortest_way_to_a_hit(
     length: int, tail: int, strategy: str, min_tail: int, plan: HitPlan
 ) -> None:
     assert plan_hit(cell(length, tail), replace(FACTS, strategy=strategy), min_tail) == plan
+
+
+@given(
+    multiple=st.integers(1, 5),
+    tail=st.integers(1, 200),
+    grid=st.sampled_from([4, 64, 128]),
+    strategy=st.sampled_from(["extra_buffer", "attention only"]),
+    min_tail=st.integers(1, 2),
+)
+def test_the_way_leads_there_in_a_cache_that_walks_the_tokens(
+    multiple: int, tail: int, grid: int, strategy: str, min_tail: int, token_cache: Any
+) -> None:
+    wanted = cell(multiple * grid + tail, tail)
+    how = plan_hit(wanted, replace(FACTS, grid=grid, strategy=strategy), min_tail)
+    assert how.reachable is (tail >= min_tail)
+    if not how.reachable:
+        return
+    text = tuple(range(wanted.length))
+    cache = token_cache(grid, strategy, min_tail)
+    if not how.own_namespace:
+        cache.send(text)
+    for _ in range(1 if how.own_namespace else how.primes):
+        cache.send(text[: how.seed_length])
+    assert cache.send(text) == wanted.position
