@@ -33,7 +33,7 @@ RAISED_TOP_K = 200
 class PromptSource:
     """`order` are all prompts, the ones to use first; `taken` those measured so far, `replaced` those passed
     over with the reason; `settled` once the first arm has made the choice; `covered` is the mass of each
-    screened answer's top logprobs."""
+    screened answer's top logprobs, `begins` its first token."""
 
     count: int
     order: list[Prompt]
@@ -43,6 +43,7 @@ class PromptSource:
     replaced: list[str] = field(default_factory=list)
     settled: bool = False
     covered: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, int] = field(default_factory=dict)
     _fitted: dict[tuple[str, int], Fitted] = field(default_factory=dict)
     _encoded: dict[str, list[int]] = field(default_factory=dict)
 
@@ -107,6 +108,8 @@ class PromptSource:
             self.replaced.append(f"{entry.id}: no answer")
             return False
         self.covered[entry.id] = covered_mass(screened.answer)
+        if screened.answer.output_ids:
+            self.begins[entry.id] = screened.answer.output_ids[0]
         probability = top_probability(screened.answer)
         if broken_rules(screened.answer) or probability >= sure:
             self.taken.append(entry)

@@ -36,8 +36,8 @@ class Witness:
 UNKNOWN = Witness(None)
 
 
-def look(client: httpx.Client) -> Load | None:
-    """The figures of `/v1/loads`, which computes nothing; None where there are none."""
+def loads(client: httpx.Client) -> list[dict[str, Any]] | None:
+    """What `/v1/loads`, which computes nothing, tells of each DP rank; None where there are no figures."""
     try:
         response = client.get("/v1/loads", timeout=10)
         data = json_reader.parse(response.text) if response.status_code == 200 else None
@@ -46,14 +46,26 @@ def look(client: httpx.Client) -> Load | None:
     ranks = data.get("loads") if isinstance(data, dict) else None
     if not isinstance(ranks, list) or not ranks or not all(isinstance(rank, dict) for rank in ranks):
         return None
-    running = [_count(rank, "num_running_reqs") for rank in ranks]
+    return ranks
+
+
+def running(ranks: list[dict[str, Any]]) -> int | None:
+    """Requests that run, over all ranks; None where one does not say."""
+    counts = [_count(rank, "num_running_reqs") for rank in ranks]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def look(client: httpx.Client) -> Load | None:
+    """The load of the server; None where it does not tell."""
+    ranks = loads(client)
+    busy = None if ranks is None else running(ranks)
+    if ranks is None or busy is None:
+        return None
     waiting = [_count(rank, "num_waiting_reqs") or 0 for rank in ranks]
     computed = [_count(rank, "total_prefill_uncached_tokens") for rank in ranks]
-    if None in running:
-        return None
-    known = [count for count in running if count is not None]
     told = [count for count in computed if count is not None]
-    return Load(sum(known) + sum(waiting), sum(told) if len(told) == len(ranks) else None)
+    return Load(busy + sum(waiting), sum(told) if len(told) == len(ranks) else None)
 
 
 @dataclass
