@@ -84,6 +84,7 @@ class FakeSglang:
     computed: int = 0
     words: list[str] = field(default_factory=lambda: ["!"])
     caches: dict[str, TokenCache] = field(default_factory=dict)
+    continued: set[tuple[int, ...]] = field(default_factory=set)
 
     def client(self) -> httpx.Client:
         return httpx.Client(transport=httpx.MockTransport(self.handle), base_url=URL)
@@ -129,7 +130,9 @@ class FakeSglang:
         return [self.words.index(word) + self.token_offset for word in text.split()]
 
     def _generate(self, body: dict[str, Any]) -> httpx.Response:
-        unknown = [token for token in body.get("token_ids_logprob") or [] if not 0 <= token < VOCABULARY]
+        lists = body.get("token_ids_logprob") or []
+        asked = [token for own in lists for token in (own if isinstance(own, list) else [own])]
+        unknown = [token for token in asked if not 0 <= token < VOCABULARY]
         if unknown:
             message = f"token_ids_logprob contains out-of-vocabulary token id {unknown[0]}; "
             return httpx.Response(
@@ -147,7 +150,13 @@ class FakeSglang:
             hits = [0] * len(hits)
         computed = sum(len(ids) - hit for ids, hit in zip(prompts, hits, strict=True))
         self.computed += computed
-        items = [self._item(body, ids, hit, computed) for ids, hit in zip(prompts, hits, strict=True)]
+        if body["sampling_params"]["max_new_tokens"]:
+            self.continued.update(prompts)
+        wanted = [lists] if single else lists or [[] for _ in prompts]
+        items = [
+            self._item({**body, "token_ids_logprob": own}, ids, hit, computed, len(prompts))
+            for ids, hit, own in zip(prompts, hits, wanted, strict=True)
+        ]
         if self.fault == "nan 500" and any(item["output_ids"][0] == 0 for item in items):
             message = "Out of range float values are not JSON compliant"
             return httpx.Response(500, json={"error": {"message": message}})
@@ -158,11 +167,13 @@ class FakeSglang:
         cache = self.caches.setdefault(name, TokenCache(64, self.strategy, self.min_tail))
         return cache.send(ids) if self.caching else 0
 
-    def _item(self, body: dict[str, Any], ids: tuple[int, ...], hit: int, computed: int) -> dict[str, Any]:
+    def _item(
+        self, body: dict[str, Any], ids: tuple[int, ...], hit: int, computed: int, together: int
+    ) -> dict[str, Any]:
         right = ids[-2]
         rows = []
         for step in range(body["sampling_params"]["max_new_tokens"]):
-            size = computed if step == 0 else 1
+            size = computed if step == 0 else together
             shows = self.affects(size, self.words[right]) and self.fault != "none"
             rows.append(self._row((right + step) % len(self.words), shows))
         tokens = [token for token, _, _ in rows]
@@ -193,7 +204,9 @@ class FakeSglang:
 
     def _scored(self, body: dict[str, Any], ids: tuple[int, ...]) -> dict[str, Any]:
         """The prompt's own logprobs: what follows `<assistant>` is scored as it is generated, the rest -2."""
-        end = max(n for n, token in enumerate(ids) if self.words[token] == "<assistant>")
+        # A generated answer may hold that word too: what was continued before ends with the right one.
+        ends = [n for n, token in enumerate(ids) if self.words[token] == "<assistant>"]
+        end = max([n for n in ends if ids[: n + 1] in self.continued] or ends)
         tokens: list[Any] = [[None if n == 0 else -2.0, ids[n], None] for n in range(end + 1)]
         top: list[Any] = [None, *[[[-2.0, ids[n], None]] for n in range(1, end + 1)]]
         for n in range(end + 1, len(ids)):

@@ -85,9 +85,9 @@ def against_cold(
 
 
 def _by_prompt(rows: Sequence[Judged], field: str) -> dict[str, float]:
-    """The mean over each prompt's rows that took the path."""
+    """The mean over each prompt's rows that took the path. A corrupt row is no control of another."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        if row.last and row.missed is None:
+        if row.last and row.missed is None and not row.rules:
             values.setdefault(row.sent.prompt, []).append(getattr(row, field))
     return {prompt: float(np.mean(found)) for prompt, found in values.items()}
