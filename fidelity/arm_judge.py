@@ -245,7 +245,8 @@ def _arm_state(cells: Sequence[CellVerdict]) -> tuple[str, str]:
         found = [cell for cell in cells if cell.state == wanted]
         if found:
             more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
-            said = f"{found[0].name} not exercised" if wanted == NOT_EXERCISED else found[0].name
+            first = found[0].name if found[0].probe == "resend" else f"{found[0].probe} {found[0].name}"
+            said = f"{first} not exercised" if wanted == NOT_EXERCISED else first
             return state, f"{said}: {found[0].reason}{more}"
     cells = [cell for cell in cells if cell.state != NOT_APPLICABLE]
     if not cells:

@@ -10,29 +10,20 @@ import typer
 from fidelity import __version__
 from fidelity.cli_check import check
 from fidelity.cli_options import (
-    ConfigOption,
-    ControlOption,
-    CountOption,
     CuOption,
-    FailFastOption,
+    DeterministicOption,
     FamilyOption,
     FaultOption,
     FolderOption,
     GpuOption,
-    HitsOption,
-    LengthOption,
     Many,
-    MinutesOption,
     NoiseOption,
     OutputOption,
-    PositionOption,
     ProfileOption,
     RateOption,
-    SeedOption,
+    SpeculativeOption,
     StrategyOption,
-    TailOption,
-    ThinkingOption,
-    TokenizerOption,
+    with_plan_options,
 )
 from fidelity.cli_plan import plan
 from fidelity.cli_shapes import affected, kernel
@@ -46,37 +37,25 @@ app = typer.Typer(
 
 
 @app.command()
+@with_plan_options
 def run(
     model: Annotated[str | None, typer.Option("--model", help="A model to serve, or `embedded`.")] = None,
     url: Annotated[str | None, typer.Option("--url", help="A server that runs already.")] = None,
     guard: Annotated[
         Many, typer.Option("--guard", help="One arm for each: none, splitk, unsplit, retreat; repeatable.")
     ] = None,
-    config: ConfigOption = None,
     output: OutputOption = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
     ] = None,
-    prompts: CountOption = None,
-    hits: HitsOption = None,
-    position: PositionOption = None,
-    tail: TailOption = None,
-    control: ControlOption = None,
-    length: LengthOption = None,
-    family: FamilyOption = None,
-    prompt_folder: FolderOption = None,
-    tokenizer: TokenizerOption = None,
-    thinking: ThinkingOption = None,
-    seed: SeedOption = None,
-    max_minutes: MinutesOption = None,
-    fail_fast: FailFastOption = None,
-    max_rate: RateOption = None,
     gpu: GpuOption = None,
     fault: FaultOption = None,
     strategy: StrategyOption = None,
     cu: CuOption = None,
     noise: NoiseOption = None,
     profile: ProfileOption = None,
+    speculative: SpeculativeOption = None,
+    deterministic: DeterministicOption = None,
     image: Annotated[
         str | None, typer.Option("--image", help="Serve the model in this container image.")
     ] = None,
@@ -96,26 +75,13 @@ def run(
     flags: Annotated[
         Many, typer.Argument(metavar="[-- SGLANG FLAGS]", help="Flags of your own for the sglang server.")
     ] = None,
+    config: str | None = None,
+    shared: dict[str, Any] | None = None,
 ) -> None:
     """Start a server for each guard, send cold and cached prompts, report and judge."""
     from fidelity import commands
 
-    shared = commands.flags(
-        prompts=prompts,
-        hits=hits,
-        position=position,
-        tail=tail,
-        control=control,
-        length=length,
-        family=family,
-        prompt_folder=prompt_folder,
-        tokenizer=tokenizer,
-        thinking=thinking,
-        seed=seed,
-        max_minutes=max_minutes,
-        fail_fast=fail_fast,
-        max_rate=max_rate,
-    )
+    shared = shared or {}
     target = {
         "gpu": gpu,
         "fault": fault,
@@ -123,6 +89,8 @@ def run(
         "cu": cu,
         "noise": noise,
         "profile": profile,
+        "speculative": speculative,
+        "deterministic": deterministic,
         "image": image,
         "runtime": runtime,
         "python": python,
@@ -194,6 +162,8 @@ def serve(
     cu: Annotated[int, typer.Option("--cu", help="Compute units: 16, 32 or 64.")] = 16,
     noise: Annotated[float, typer.Option("--noise", help="Run-to-run noise.")] = 0.0,
     profile: Annotated[str, typer.Option("--profile", help="quiz-state, quiz-kv, random.")] = "quiz-state",
+    speculative: SpeculativeOption = None,
+    deterministic: DeterministicOption = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     page_size: Annotated[
         int | None, typer.Option("--page-size", help="[default: 64, under no_buffer 1]")
@@ -216,6 +186,8 @@ def serve(
         "profile": profile,
         "seed": seed,
         "page-size": page_size or (1 if strategy == "no_buffer" else 64),
+        "speculative": "NEXTN" if speculative else None,
+        "deterministic": "" if deterministic else None,
     }
     raise typer.Exit(commands.serve(options, export))
 

@@ -1,49 +1,17 @@
 """`fidelity check`: parse, call, exit code."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fidelity.cli_options import (
-    ConfigOption,
-    ControlOption,
-    CountOption,
-    FailFastOption,
-    FamilyOption,
-    FolderOption,
-    GpuOption,
-    HitsOption,
-    LengthOption,
-    MinutesOption,
-    OutputOption,
-    PositionOption,
-    RateOption,
-    SeedOption,
-    TailOption,
-    ThinkingOption,
-    TokenizerOption,
-)
+from fidelity.cli_options import GpuOption, OutputOption, with_plan_options
 
 
+@with_plan_options
 def check(
     url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running sglang server.")],
-    config: ConfigOption = None,
     output: OutputOption = None,
-    prompts: CountOption = None,
-    hits: HitsOption = None,
-    position: PositionOption = None,
-    tail: TailOption = None,
-    control: ControlOption = None,
-    length: LengthOption = None,
-    family: FamilyOption = None,
-    prompt_folder: FolderOption = None,
-    tokenizer: TokenizerOption = None,
-    thinking: ThinkingOption = None,
-    seed: SeedOption = None,
-    max_minutes: MinutesOption = None,
-    fail_fast: FailFastOption = None,
-    max_rate: RateOption = None,
     gpu: GpuOption = None,
     header_file: Annotated[
         Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
@@ -61,7 +29,12 @@ def check(
         float | None, typer.Option("--rate", help="Requests of any kind per second, at most.")
     ] = None,
     allow_load: Annotated[
-        bool, typer.Option("--allow-load", help="Allow a warm-up batch of four requests at once.")
+        bool,
+        typer.Option("--allow-load", help="Allow several requests at once, as batches need."),
+    ] = False,
+    allow_sampling: Annotated[
+        bool,
+        typer.Option("--allow-sampling", help="Allow decode at temperature 1: NaN there kills some servers."),
     ] = False,
     assume_idle: Annotated[
         bool, typer.Option("--assume-idle", help="Nobody else uses the server, though it does not say so.")
@@ -69,6 +42,8 @@ def check(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be sent; compute nothing on the server.")
     ] = False,
+    config: str | None = None,
+    shared: dict[str, Any] | None = None,
 ) -> None:
     """Check a running server over HTTP, one request in flight, nothing flushed.
 
@@ -76,22 +51,7 @@ def check(
     """
     from fidelity import commands
 
-    shared = commands.flags(
-        prompts=prompts,
-        hits=hits,
-        position=position,
-        tail=tail,
-        control=control,
-        length=length,
-        family=family,
-        prompt_folder=prompt_folder,
-        tokenizer=tokenizer,
-        thinking=thinking,
-        seed=seed,
-        max_minutes=max_minutes,
-        fail_fast=fail_fast,
-        max_rate=max_rate,
-    )
+    shared = dict(shared or {})
     shared["max_requests"] = max_requests
     target = {
         "gpu": gpu,
@@ -100,6 +60,7 @@ def check(
         "served_model": served_model,
         "rate": rate,
         "allow_load": allow_load or None,
+        "allow_sampling": allow_sampling or None,
         "assume_idle": assume_idle or None,
     }
     if dry_run:

@@ -1,7 +1,10 @@
 """The options that several commands share. Each one's default is the plan's own."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +22,8 @@ Many = list[str] | None
 Numbers = list[int] | None
 
 ConfigOption = Annotated[
-    str | None, typer.Option("--config", help="A plan file, or a shipped plan: gate, first-thread.")
+    str | None,
+    typer.Option("--config", help="A plan file, or a shipped plan: gate, first-thread, second-thread."),
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", help="Folder of the run. [default: results/<time>-<target>]")
@@ -68,7 +72,9 @@ GpuOption = Annotated[
 ]
 FaultOption = Annotated[
     str | None,
-    typer.Option("--fault", help="Embedded engine: split-k-nan (default), split-k, split-k-extend, none."),
+    typer.Option(
+        "--fault", help="Embedded engine: split-k-nan (default), split-k, none, ...; `NAME:rate=0.2,NAME`."
+    ),
 ]
 StrategyOption = Annotated[
     str | None, typer.Option("--strategy", help="Embedded engine: extra_buffer (default) or no_buffer.")
@@ -82,3 +88,75 @@ NoiseOption = Annotated[
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", help="Embedded engine: quiz-state (default), quiz-kv, random.")
 ]
+SpeculativeOption = Annotated[
+    bool | None, typer.Option("--speculative", help="Embedded engine: decode with a draft and verify it.")
+]
+DeterministicOption = Annotated[
+    bool | None,
+    typer.Option("--deterministic", help="Embedded engine: every token in a forward of its own (slow)."),
+]
+
+
+def _plan_options(
+    config: ConfigOption = None,
+    probe: Annotated[
+        Many,
+        typer.Option(
+            "--probe",
+            help="resend, decode, batch, draft, impact, tasks, speed, equivalence, sweep or all; repeatable. "
+            "[default: resend and a short decode]",
+        ),
+    ] = None,
+    skip: Annotated[Many, typer.Option("--skip", help="Leave out this probe; repeatable.")] = None,
+    prompts: CountOption = None,
+    hits: HitsOption = None,
+    position: PositionOption = None,
+    tail: TailOption = None,
+    control: ControlOption = None,
+    length: LengthOption = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", help="Tokens to decode, over all prompts. [default: 2048]")
+    ] = None,
+    exact: Annotated[
+        bool | None, typer.Option("--exact", help="Cold, hit and decode must be bit-identical.")
+    ] = None,
+    sweep: Annotated[
+        bool | None, typer.Option("--sweep", help="Map every tail and many lengths as well.")
+    ] = None,
+    task_file: Annotated[
+        list[Path] | None,
+        typer.Option("--task-file", help="Graded questions (JSONL) to ask cold and cached; repeatable."),
+    ] = None,
+    max_slowdown: Annotated[
+        float | None,
+        typer.Option("--max-slowdown", parser=share, help="Fail a guard that costs more, 0.05 or 5%."),
+    ] = None,
+    family: FamilyOption = None,
+    prompt_folder: FolderOption = None,
+    tokenizer: TokenizerOption = None,
+    thinking: ThinkingOption = None,
+    seed: SeedOption = None,
+    max_minutes: MinutesOption = None,
+    fail_fast: FailFastOption = None,
+    max_rate: RateOption = None,
+) -> None:
+    """The options of every command that has a plan; `commands.flags` says what they stand for."""
+
+
+def with_plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the plan's options behind its own: it gets their values as `config` and `shared`."""
+    own, more = inspect.signature(command), inspect.signature(_plan_options)
+    kept = [value for value in own.parameters.values() if value.name not in ("config", "shared")]
+
+    @wraps(command)
+    def parsed(**given: Any) -> None:
+        from fidelity import commands
+
+        shared = {name: given.pop(name) for name in more.parameters}
+        config = shared.pop("config")
+        command(**given, config=config, shared=commands.flags(**shared))
+
+    signature = own.replace(parameters=[*kept, *more.parameters.values()])
+    parsed.__signature__ = signature  # type: ignore[attr-defined]
+    parsed.__annotations__ = {value.name: value.annotation for value in signature.parameters.values()}
+    return parsed

@@ -20,6 +20,13 @@ from fidelity.plan import RunPlan
 
 def flags(**given: Any) -> dict[str, Any]:
     """The plan's data that the shared flags stand for; None leaves the plan's own value."""
+    from fidelity.plan_probes import ALL_PROBES
+
+    probes = given["probe"]
+    if probes and "all" in probes:
+        probes = list(ALL_PROBES)
+    wanted = {"sweep": given["sweep"], "tasks": given["task_file"], "speed": given["max_slowdown"]}
+    also = [name for name, value in wanted.items() if value]
     tails = {"suspects": given["tail"], "controls": given["control"], "positions": given["position"]}
     resend = {"hits": given["hits"], "lengths": given["length"], **tails}
     prompts = {
@@ -30,6 +37,13 @@ def flags(**given: Any) -> dict[str, Any]:
         "thinking": given["thinking"],
     }
     return {
+        "probes": probes or None,
+        "also": also or None,
+        "skip": given["skip"] or None,
+        "exact": given["exact"],
+        "decode": {"tokens": given["tokens"]},
+        "tasks": {"files": given["task_file"] or None},
+        "speed": {"max_slowdown": given["max_slowdown"]},
         "prompts": prompts,
         "resend": {key: value or None for key, value in resend.items()},
         "thresholds": {"max_rate": given["max_rate"]},
@@ -200,7 +214,12 @@ def serve(options: dict[str, Any], export: Path | None) -> int:
         write(load(options["profile"]), export)
         sys.stdout.write(f"wrote {export}\n")
         return 0
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    given = {name: value for name, value in options.items() if value is not None}
+    words = [
+        word
+        for name, value in given.items()
+        for word in (f"--{name}", *([str(value)] if value != "" else []))
+    ]
     return os.execv(sys.executable, [sys.executable, "-P", "-m", "fidelity.refserver", *words])
 
 

@@ -121,26 +121,17 @@ def _exit_code(state: str, manifest: Manifest) -> int:
     return _EXIT[state]
 
 
-UNPROBED = {
-    "resend": "cached re-sends",
-    "decode": "single-request decode",
-    "batch": "batches",
-    "draft": "speculative decoding",
-}
-"""Probes that stand for a path of the server, and the path."""
-
-
 def _not_exercised(plan: RunPlan, arms: Sequence[ArmVerdict]) -> list[str]:
     found = [
-        f"arm {arm.name}, {cell.probe} {cell.name}: {cell.reason}"
+        f"arm {arm.name}, {'' if cell.probe == 'resend' else cell.probe + ' '}{cell.name}: {cell.reason}"
         for arm in arms
         for cell in arm.cells
         if cell.state == NOT_EXERCISED
     ]
     found += [f"arm {arm.name}: nothing was measured" for arm in arms if not arm.cells]
     found += [f"arm {arm.name}, {name}: {why}" for arm in arms for name, why in arm.skipped.items()]
-    left_out = [f"{path} (--probe {name})" for name, path in UNPROBED.items() if name not in plan.selected]
-    return [*found, *([f"not asked for: {', '.join(left_out)}"] if left_out else [])]
+    left_out = ", ".join(f"{path} (--probe {name})" for name, path in plan.unprobed.items())
+    return [*found, *([f"not asked for: {left_out}"] if left_out else [])]
 
 
 def _rejudged(own: Thresholds, used: Thresholds) -> list[str]:

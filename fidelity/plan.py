@@ -5,18 +5,19 @@ Everything that decides a verdict is fixed here before the first request and sto
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from fidelity.errors import PlanError, did_you_mean
-from fidelity.gpus import gpu
 from fidelity.guards.registry import guard
 from fidelity.paths import data_dir
 from fidelity.plan_probes import (
+    ALL_PROBES,
     DEFAULT_PROBES,
     LONG_DECODE,
+    PATHS,
     SHORT_DECODE,
     Batch,
     Decode,
@@ -24,67 +25,17 @@ from fidelity.plan_probes import (
     Equivalence,
     Impact,
     ProbeName,
+    Prompts,
     Resend,
     Section,
     Speed,
     Sweep,
     Tasks,
 )
+from fidelity.plan_target import Target
 from fidelity.servers.address import check_url
 
-Fault = Literal["none", "split-k", "split-k-nan", "split-k-extend"]
-Strategy = Literal["extra_buffer", "no_buffer"]
-
-
-class Target(Section):
-    """The server under test. `fault`, `cu`, `noise`, `profile` and `strategy` are the embedded engine's."""
-
-    kind: Literal["embedded", "attach", "process", "container"] = "embedded"
-    model: str = "embedded"
-    url: str | None = None
-    profile: str = "quiz-state"
-    fault: Fault = "split-k-nan"
-    cu: int = Field(16, ge=1)
-    noise: float = Field(0.0, ge=0)
-    strategy: Strategy = "extra_buffer"
-    page_size: int | None = Field(None, ge=1)
-    """Tokens; by default 64, and 1 under no_buffer, as sglang resolves it."""
-    timeout: float = Field(120.0, gt=0)
-    """Seconds one request may take."""
-    start_timeout: float = Field(3600.0, gt=0)
-    """Seconds until a started sglang server must be ready; a first start can compile kernels."""
-    python: str | None = None
-    """The interpreter of the environment that has sglang; by default this one."""
-    image: str | None = None
-    runtime: Literal["docker", "podman", "nerdctl"] | None = None
-    flags: tuple[str, ...] = ()
-    """Flags of the user's own for the sglang server."""
-    gpu: str | None = None
-    """The GPU of a real server, for its fault region; never guessed."""
-    compute_units: int | None = Field(None, ge=1)
-    """What aiter sees of that GPU, where a partition mode leaves fewer than all."""
-    header_file: Path | None = None
-    """Lines `Name: value` sent with every request to an attached server, read from there each time."""
-    ca_file: Path | None = None
-    """Certificate authorities (PEM) to trust for an attached server, in place of this machine's."""
-    served_model: str | None = None
-    """The name under which an attached server must serve its model."""
-    rate: float | None = Field(None, gt=0)
-    """Requests of any kind that an attached server may get, per second."""
-    allow_load: bool = False
-    """May an attached server get more than one request at once?"""
-    allow_sampling: bool = False
-    """May an attached server be asked to sample at temperature 1? A NaN there kills some servers."""
-    assume_idle: bool = False
-    """Take for granted that nobody else uses an attached server, where it does not say."""
-
-    @field_validator("gpu")
-    @classmethod
-    def _known_gpu(cls, value: str | None) -> str | None:
-        try:
-            return None if value is None else gpu(value).name
-        except PlanError as exc:
-            raise ValueError(exc.message) from exc
+__all__ = ["Arm", "RunPlan", "Target", "Thresholds", "build", "merge", "read_file"]
 
 
 class Arm(Section):
@@ -102,18 +53,6 @@ class Arm(Section):
         except PlanError as exc:
             # pydantic adds the place of a ValueError only; `_explain` takes the PlanError out again.
             raise ValueError(exc.message) from exc
-
-
-class Prompts(Section):
-    """`count` distinct prompts, `include`d ones first, the rest spread over the families."""
-
-    count: int = Field(30, ge=1)
-    include: tuple[str, ...] = ("capital/france",)
-    families: tuple[str, ...] = ()
-    folder: Path | None = None
-    thinking: bool = False
-    tokenizer: str | None = None
-    """A local folder or hub id; by default the server's own /tokenize is used."""
 
 
 class Thresholds(Section):
@@ -157,6 +96,8 @@ class RunPlan(Section):
     prompts: Prompts = Prompts()
     probes: tuple[ProbeName, ...] | None = None
     """Which probes run; None is the default run: resend and a short decode."""
+    also: tuple[ProbeName, ...] = ()
+    """Probes to run beside them."""
     skip: tuple[ProbeName, ...] = ()
     exact: bool = False
     """Must cold, hit and decode be bit-identical, as on a deterministic server?"""
@@ -201,8 +142,13 @@ class RunPlan(Section):
     @property
     def selected(self) -> tuple[ProbeName, ...]:
         """The probes to run, in the order they were named."""
-        chosen = DEFAULT_PROBES if self.probes is None else self.probes
+        chosen = (*(DEFAULT_PROBES if self.probes is None else self.probes), *self.also)
         return tuple(dict.fromkeys(name for name in chosen if name not in self.skip))
+
+    @property
+    def unprobed(self) -> dict[ProbeName, str]:
+        """Paths of a server that this plan does not look at, by the probe that would."""
+        return {name: path for name, path in PATHS.items() if name not in self.selected}
 
     @property
     def decode_size(self) -> tuple[int, int]:
@@ -281,6 +227,9 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 def _explain(exc: ValidationError, source: str) -> PlanError:
     first = exc.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the plan"
+    if first["type"] == "literal_error" and first["loc"][0] in ("probes", "also", "skip"):
+        hint = did_you_mean(str(first["input"]), ALL_PROBES)
+        return PlanError(f"{source}: {where}: there is no probe '{first['input']}'", hint)
     if first["type"] == "extra_forbidden":
         parent = _SECTIONS.get(str(first["loc"][0]), RunPlan) if len(first["loc"]) > 1 else RunPlan
         hint = did_you_mean(str(first["loc"][-1]), parent.model_fields)

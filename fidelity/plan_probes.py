@@ -1,14 +1,25 @@
-"""The part of a plan that says how each probe samples. Lengths and tails are in tokens."""
+"""The part of a plan that says which prompts are used and how each probe samples. Lengths and tails are in
+tokens."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 ProbeName = Literal["resend", "decode", "batch", "draft", "impact", "tasks", "speed", "equivalence", "sweep"]
 
+ALL_PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
+
 DEFAULT_PROBES: tuple[ProbeName, ...] = ("resend", "decode")
 """What a run without a choice of its own sends; its decode is a short one."""
+
+PATHS: dict[ProbeName, str] = {
+    "resend": "cached re-sends",
+    "decode": "single-request decode",
+    "batch": "batches",
+    "draft": "speculative decoding",
+}
+"""The probes that stand for a path of the server."""
 
 SHORT_DECODE = (6, 64)
 LONG_DECODE = (8, 2048)
@@ -17,6 +28,18 @@ LONG_DECODE = (8, 2048)
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Prompts(Section):
+    """`count` distinct prompts, `include`d ones first, the rest spread over the families."""
+
+    count: int = Field(30, ge=1)
+    include: tuple[str, ...] = ("capital/france",)
+    families: tuple[str, ...] = ()
+    folder: Path | None = None
+    thinking: bool = False
+    tokenizer: str | None = None
+    """A local folder or hub id; by default the server's own /tokenize is used."""
 
 
 class Resend(Section):
@@ -87,8 +110,8 @@ class Speed(Section):
 
     prompts: int = Field(6, ge=1)
     """Prompts of one block; each arm runs two blocks."""
-    tokens: int = Field(64, ge=2)
-    concurrency: tuple[int, ...] = (4,)
+    tokens: int = Field(48, ge=2)
+    concurrency: tuple[PositiveInt, ...] = (4,)
     max_slowdown: float | None = Field(None, gt=0)
     """Share by which a guarded arm may be slower than the first arm; None shows it only."""
 
@@ -97,7 +120,7 @@ class Equivalence(Section):
     """The same sends on restarted servers: the arms against each other and each against itself."""
 
     prompts: int = Field(16, ge=2)
-    lengths: tuple[int, ...] = (193, 385)
+    lengths: tuple[PositiveInt, ...] = Field((193, 385), min_length=1)
     """Tokens of each prompt, computed cold: a path that a guard does not touch."""
 
 

@@ -24,6 +24,7 @@ class Outlook:
     plan: str
     target: str
     arms: tuple[str, ...]
+    probes: tuple[str, ...]
     cells: tuple[Cell, ...]
     prompts: int
     hits: int
@@ -31,6 +32,7 @@ class Outlook:
     latency: float
     minutes: float
     looks: int
+    unseen: tuple[str, ...]
     max_rate: float
     confidence: float
     bound: float
@@ -90,6 +92,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
         if plan.target.url
         else f"{facts.engine}, {facts.model}",
         arms=tuple(arm.name for arm in plan.arms),
+        probes=plan.selected,
         cells=tuple(cells),
         prompts=count,
         hits=plan.resend.hits,
@@ -97,6 +100,7 @@ def look_ahead(plan: RunPlan, latency: float) -> Outlook:
         latency=latency,
         minutes=requests * latency / 60,
         looks=limits.looks,
+        unseen=tuple(plan.unprobed.values()),
         max_rate=limits.max_rate,
         confidence=plan.thresholds.confidence,
         bound=clopper_pearson(0, count, limits.confidence).upper,
@@ -122,6 +126,8 @@ def sized_by_minutes(plan: RunPlan, minutes: float, latency: float) -> RunPlan:
     facts = assumed_facts(plan.target)
     cells = choose_cells(plan.resend, facts)
     one, two = (_requests(plan.with_prompts(count), facts, cells) for count in (1, 2))
+    if one == two:
+        raise PlanError("no probe of this plan grows with the number of prompts", "add --probe resend")
     possible = 1 + math.floor((minutes * 60 / latency - one) / (two - one))
     if possible < 1:
         raise PlanError(
@@ -133,7 +139,8 @@ def sized_by_minutes(plan: RunPlan, minutes: float, latency: float) -> RunPlan:
 
 def lines(outlook: Outlook) -> Iterator[str]:
     """The outlook in words."""
-    yield f"plan '{outlook.plan}' for {outlook.target}, which was not asked; arms: {', '.join(outlook.arms)}"
+    who = f"arms: {', '.join(outlook.arms)}; probes: {', '.join(outlook.probes)}"
+    yield f"plan '{outlook.plan}' for {outlook.target}, which was not asked; {who}"
     for kind in ("suspect", "control"):
         names = [cell.name for cell in outlook.cells if cell.kind == kind]
         yield f"{kind}s: {', '.join(names) or 'none'}"
@@ -160,7 +167,8 @@ def lines(outlook: Outlook) -> Iterator[str]:
         f"{outlook.kappa:g} times the control's own ({outlook.least_margin:g} nat at least), or its mean "
         f"|delta logprob| likewise ({outlook.least_move:g} nat at least)"
     )
-    yield "not seen: decode, batches and speculative decoding; other lengths; errors that cold answers share"
+    unseen = (*outlook.unseen, "other lengths", "errors that cold answers share")
+    yield f"not seen: {'; '.join(unseen)}"
 
 
 def _requests(plan: RunPlan, facts: ServerFacts, cells: list[Cell]) -> int:

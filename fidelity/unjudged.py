@@ -29,8 +29,8 @@ def unjudged_sends(observations: Sequence[Observation]) -> Unjudged:
         warnings.append(f"{failed} of {len(warmup)} warm-up sends failed")
     if broken:
         warnings.append(
-            f"{len(broken)} of {len(warmup)} warm-up answers are broken ({broken[0][0]}): decode and batches "
-            "are not judged here, and this server needs a look at them"
+            f"{len(broken)} of {len(warmup)} warm-up answers are broken ({broken[0][0]}): the warm-up is "
+            "not judged, and the decode and batch probes have to look at this server"
         )
     return Unjudged(
         warnings=tuple(warnings),

@@ -133,7 +133,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms on one probe. `state`: as of a cell, or `shown` where it can decide nothing."""
+    """Two arms on one probe. `state`: as of a cell, or `shown` where it can decide nothing. `headings`: what
+    `first` and `second` of the rows are, where not the two arms."""
 
     probe: str
     name: str
@@ -142,6 +143,8 @@ class Comparison:
     reason: str
     rows: tuple[Compared, ...] = ()
     figures: tuple[Figure, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    headings: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def judged(observation: Any) -> Judged:
         **manifest: Any,
     ) -> RunVerdict:
         entries = [{"name": name, "baseline": name == baseline} for name in [*arms, *unmeasured.split()]]
-        made = Manifest("r", "s", build({"arms": entries}), status=status, **manifest)
+        made = Manifest("r", "s", build({"probes": ["resend"], "arms": entries}), status=status, **manifest)
         for name in arms:
             made.arms[name] = ArmRecord("none", 1, cells=[TAIL_1, TAIL_33], facts=FACTS, seconds=2.5)
         return judge(made, [record for name, odd in arms.items() for record in records(name, odd)])
@@ -76,7 +76,8 @@ def test_a_pass_says_what_it_excludes(judged: Judged) -> None:
     )
     assert (arm.cold_right, arm.cold_known) == (60, 60)
     assert verdict.not_exercised == (
-        "decode, batches and speculative decoding: this version probes cached re-sends only",
+        "not asked for: single-request decode (--probe decode), batches (--probe batch), speculative decoding "
+        "(--probe draft)",
     )
 
 
@@ -175,7 +176,7 @@ def test_an_arm_that_was_never_reached_is_inconclusive(judged: Judged) -> None:
 
 
 def test_an_unsure_model_is_told(judged: Judged, observation: Any) -> None:
-    made = Manifest("r", "s", build({}), status="complete")
+    made = Manifest("r", "s", build({"probes": ["resend"]}), status="complete")
     made.arms["none"] = ArmRecord("none", 1, cells=[TAIL_1], unsure=True, replaced=["a/9: why"])
     arm = judge(made, []).arms[0]
     assert arm.unsure
@@ -190,14 +191,14 @@ def test_an_unsure_model_is_told(judged: Judged, observation: Any) -> None:
 def test_a_cold_answer_is_right_when_the_known_one_begins_with_it(
     text: str | None, right: int, observation: Any
 ) -> None:
-    made = Manifest("r", "s", build({}), status="complete")
+    made = Manifest("r", "s", build({"probes": ["resend"]}), status="complete")
     made.arms["none"] = ArmRecord("none", 1, cells=[TAIL_1])
     arm = judge(made, [observation(role="cold", group="g", text=text)]).arms[0]
     assert (arm.cold_right, arm.cold_known) == (right, 1)
 
 
 def test_failed_requests_are_counted_and_a_nan_is_none_of_them(observation: Any) -> None:
-    made = Manifest("r", "s", build({}), status="complete")
+    made = Manifest("r", "s", build({"probes": ["resend"]}), status="complete")
     made.arms["none"] = ArmRecord("none", 1, cells=[TAIL_1])
     records = [
         observation(role="warmup", status=429, error="HTTP 429"),

@@ -8,12 +8,14 @@ from fidelity import commands
 from fidelity.errors import PlanError
 from fidelity.paths import data_dir
 from fidelity.plan import Arm, RunPlan, build, merge, read_file
+from fidelity.plan_probes import ALL_PROBES
 
 SHIPPED = sorted(path.stem for path in data_dir("configs").glob("*.yaml"))
 NO_FLAGS: dict[str, Any] = {
     **dict.fromkeys(["prompts", "family", "prompt_folder", "tokenizer", "thinking"]),
     **dict.fromkeys(["hits", "position", "tail", "control", "length"]),
     **dict.fromkeys(["seed", "max_minutes", "fail_fast", "max_rate"]),
+    **dict.fromkeys(["probe", "skip", "tokens", "exact", "sweep", "task_file", "max_slowdown"]),
 }
 
 
@@ -38,14 +40,26 @@ def test_the_default_plan_bounds_the_rate_at_10_percent() -> None:
             "there is no option 'arms.0.gaurd'",
             "did you mean 'guard'?",
         ),
-        ({"target": {"zzz": 1}}, "there is no option 'target.zzz'", "cu, fault"),
+        ({"target": {"zzz": 1}}, "there is no option 'target.zzz'", "cu, deterministic, fault"),
         ({"thresholds": {"max_rates": 0.1}}, "no option 'thresholds.max_rates'", "did you mean 'max_rate'?"),
         (
             {"arms": [{"name": "a", "guard": "spltk"}]},
             "plan.yaml: arms.0.guard: there is no guard 'spltk'",
             "did you mean 'splitk'?",
         ),
-        ({"target": {"fault": "split"}}, "target.fault: input should be 'none', 'split-k'", None),
+        (
+            {"target": {"fault": "split"}},
+            "target.fault: there is no fault 'split'",
+            "did you mean 'split-k'?",
+        ),
+        (
+            {"target": {"fault": "drift,drift"}},
+            "target.fault: fault 'drift' is given twice",
+            None,
+        ),
+        ({"target": {"fault": "drift:rat=1"}}, "target.fault: fault drift takes key=value", None),
+        ({"probes": ["decod"]}, "probes.0: there is no probe 'decod'", "did you mean 'decode'?"),
+        ({"skip": ["desend"]}, "skip.0: there is no probe 'desend'", "did you mean 'resend'?"),
         (
             {"thresholds": {"max_rate": 1.5}},
             "thresholds.max_rate: input should be less than 1 (given: 1.5)",
@@ -143,12 +157,34 @@ def test_flags_reach_the_plan() -> None:
         "max_minutes": 2.5,
         "fail_fast": True,
         "max_rate": 0.2,
+        "probe": ["resend", "decode"],
+        "skip": ["batch"],
+        "tokens": 100,
+        "exact": True,
+        "sweep": True,
+        "max_slowdown": 0.05,
     }
     plan = build(merge({}, commands.flags(**given)))
     assert (plan.prompts.count, plan.prompts.families, plan.prompts.thinking) == (4, ("capital",), True)
     assert (plan.resend.hits, plan.resend.positions) == (3, (128,))
     assert (plan.resend.suspects, plan.resend.controls) == ((1, 2), (5,))
     assert (plan.seed, plan.max_minutes, plan.fail_fast, plan.thresholds.max_rate) == (7, 2.5, True, 0.2)
+    assert (plan.exact, plan.speed.max_slowdown, plan.decode_size) == (True, 0.05, (8, 13))
+    # A gate of its own and a map are asked for beside the probes that were named.
+    assert plan.selected == ("resend", "decode", "sweep", "speed")
+
+
+def test_what_is_probed_by_default_by_name_and_not() -> None:
+    assert RunPlan().selected == ("resend", "decode")
+    assert RunPlan().decode_size == (6, 64)
+    assert build({"probes": ["decode"]}).decode_size == (8, 256)
+    assert build({"decode": {"tokens": 100, "prompts": 3}}).decode_size == (3, 34)
+    plan = build({"also": ["sweep"], "skip": ["resend"]})
+    assert plan.selected == ("decode", "sweep")
+    assert list(plan.unprobed) == ["resend", "batch", "draft"]
+    every = build(merge({}, commands.flags(**{**NO_FLAGS, "probe": ["all"]})))
+    assert every.selected == ALL_PROBES
+    assert not every.unprobed
 
 
 def test_the_shipped_plans() -> None:

@@ -25,8 +25,9 @@ def names(plan: RunPlan, kind: str) -> list[str]:
 def test_the_default_plan() -> None:
     outlook = look_ahead(build({}), 0.5)
     assert [cell.name for cell in outlook.cells] == ["L=193 tail=1", "L=194 tail=2", "L=225 tail=33"]
-    # 16 + 4 + 4 to warm up, 30 to screen, 30 prompts x 3 cells x (cold, cold again, 2 hits).
-    assert outlook.requests == 24 + 30 + 360
+    # 16 + 4 + 4 to warm up, 30 to screen, 30 prompts x 3 cells x (cold, cold again, 2 hits), 6 answers decoded
+    # and scored twice.
+    assert outlook.requests == 24 + 30 + 360 + 18
     assert outlook.minutes == pytest.approx(outlook.requests * 0.5 / 60)
     assert outlook.bound == pytest.approx(1 - 0.05 ** (1 / 30))
     assert outlook.prompts_to_pass == 29
@@ -38,7 +39,7 @@ def test_the_default_plan() -> None:
 def test_each_arm_is_counted_and_screens_only_once() -> None:
     guards = [{"name": "none"}, {"name": "splitk", "guard": "splitk"}]
     both = look_ahead(build({"arms": guards}), 0.1)
-    assert both.requests == 2 * (24 + 360) + 30
+    assert both.requests == 2 * (24 + 360 + 18) + 30
     assert both.arms == ("none", "splitk")
 
 
@@ -85,7 +86,7 @@ def test_minutes_allow_so_many_prompts_and_not_one_more(minutes: float) -> None:
 
 
 def test_too_few_minutes_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"do not allow one prompt \(37 requests\)"):
+    with pytest.raises(PlanError, match=r"do not allow one prompt \(55 requests\)"):
         sized_by_minutes(build({}), 0.05, 0.1)
 
 
@@ -101,11 +102,12 @@ def test_two_looks_need_more_prompts_to_pass() -> None:
 def test_a_plan_in_words() -> None:
     said = list(lines(look_ahead(build({}), 0.1)))
     assert said == [
-        "plan 'default' for fidelity-embedded, quiz-state, which was not asked; arms: none",
+        "plan 'default' for fidelity-embedded, quiz-state, which was not asked; arms: none; "
+        "probes: resend, decode",
         "suspects: L=193 tail=1",
         "controls: L=194 tail=2, L=225 tail=33",
         "because by its shapes the server is affected up to M = 1",
-        "30 prompts in each cell, 2 hits each: 414 requests, 0.7 minutes at 0.1 s each, without the server's "
+        "30 prompts in each cell, 2 hits each: 432 requests, 0.7 minutes at 0.1 s each, without the server's "
         "start",
         "0 corrupt of 30 bound the corruption rate at 9.6 % at 95 %; allowed are 10 %",
         "caught (not passed) with 95% power: true rates from 9.6 %",
@@ -113,7 +115,7 @@ def test_a_plan_in_words() -> None:
         "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by "
         "2 times the control's own (0.001 nat at least), or its mean |delta logprob| likewise (0.125 nat at "
         "least)",
-        "not seen: decode, batches and speculative decoding; other lengths; errors that cold answers share",
+        "not seen: batches; speculative decoding; other lengths; errors that cold answers share",
     ]
 
 

@@ -25,7 +25,7 @@ def test_nan_that_only_the_warm_up_met_is_a_warning(fake_sglang: Any, play: Any)
     assert played.verdict.state == PASS
     (said,) = (line for line in played.verdict.warnings if "warm-up answers are broken" in line)
     assert "1 of 5" in said
-    assert "decode and batches are not judged here" in said
+    assert "the decode and batch probes have to look at this server" in said
 
 
 def test_a_plan_without_a_suspect_is_never_a_pass(fake_sglang: Any, play: Any) -> None:

@@ -7,10 +7,16 @@ from fidelity.verdicts import ArmVerdict, CellVerdict, Example, RunVerdict
 _KIND_ORDER = {"suspect": 0, "control": 1, "floor": 2}
 
 
-def side_by_side(verdict: RunVerdict) -> list[list[CellVerdict | None]]:
-    """One row per condition (suspects, controls, floors), one place per arm, None where an arm lacks it."""
-    arms = [{_condition(cell): cell for cell in arm.cells} for arm in verdict.arms]
+def side_by_side(verdict: RunVerdict, *, resend: bool = True) -> list[list[CellVerdict | None]]:
+    """One row per condition (suspects, controls, floors), one place per arm, None where an arm lacks it: of the
+    resend probe, or of the others in their order."""
+    arms = [
+        {_condition(cell): cell for cell in arm.cells if (cell.probe == "resend") is resend}
+        for arm in verdict.arms
+    ]
     conditions = dict.fromkeys(key for arm in arms for key in arm)
+    if not resend:
+        return [[arm.get(key) for arm in arms] for key in conditions]
     ordered = sorted(conditions, key=lambda key: _KIND_ORDER.get(key[2], len(_KIND_ORDER)))
     return [[arm.get(key) for arm in arms] for key in ordered]
 

@@ -33,6 +33,10 @@ def command(target: Target, arm: Arm, port: int = 0) -> list[str]:
         "--page-size": page_size,
     }
     words = [word for name, value in options.items() for word in (name, str(value))]
+    if target.speculative:
+        words += ["--speculative", "NEXTN"]
+    if target.deterministic:
+        words.append("--deterministic")
     # -P keeps the current folder off the module path: the server is the installed one.
     return [sys.executable, "-P", "-m", "fidelity.refserver", *words]
 

@@ -97,7 +97,7 @@ def measure(row: Row, runs: int, seed: Sequence[int]) -> Outcome:
     if corruption is not None and row.multiple:
         corruption = replace(corruption, nats=bias_of(row.multiple))
     server = replace(row.server, corruption=corruption)
-    plan = RunPlan(thresholds=Thresholds(max_rate=0.01 if gate else 0.1, kappa=row.kappa))
+    plan = RunPlan(probes=("resend",), thresholds=Thresholds(max_rate=0.01 if gate else 0.1, kappa=row.kappa))
     conditions = cells((SUSPECT, NEAR) if gate else row.tails, row.suspects)
     rng = np.random.default_rng(seed)
     states: Counter[str] = Counter()

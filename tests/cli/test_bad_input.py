@@ -31,7 +31,7 @@ def test_an_unknown_guard_names_the_nearest(fidelity: Fidelity) -> None:
 
 
 def test_an_unknown_fault_is_refused(fidelity: Fidelity) -> None:
-    complains(fidelity("run", "--model", "embedded", "--fault", "split"), 2, "target.fault", "split-k-nan")
+    complains(fidelity("run", "--model", "embedded", "--fault", "split"), 2, "target.fault", "'split-k'")
 
 
 def test_nothing_to_run(fidelity: Fidelity) -> None:

@@ -32,7 +32,7 @@ def test_minutes_size_the_plan(fidelity: Fidelity) -> None:
     done = fidelity("plan", "--minutes", "5", "--latency", "0.2", "--json")
     assert done.code == 0, done.err
     outlook = json.loads(done.out)
-    assert outlook["prompts"] == 113
+    assert outlook["prompts"] == 112
     assert outlook["minutes"] <= 5
     assert [cell["kind"] for cell in outlook["cells"]] == ["suspect", "control", "control"]
     assert set(outlook) >= {"requests", "bound", "caught", "fails_broken", "fails_wrong", "looks"}

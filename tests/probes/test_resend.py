@@ -183,15 +183,6 @@ def test_cold_answers_without_logprobs_ask_for_nothing(start: Any, fake: Any) ->
     assert (len(records), corrupt) == (4, [])
 
 
-def test_a_screen_leaves_the_groups_namespaces_alone(start: Any, fake: Any) -> None:
-    session, group = start(fake)
-    screened = resend.screen(session, group)
-    assert screened.role == "screen"
-    records, _ = play(session, group)
-    assert screened.namespace not in {one.namespace for one in records}
-    assert records[0].answer.cached_tokens == 0
-
-
 @pytest.mark.parametrize(
     ("missing", "is_complete"), [(None, True), (0, False), (1, False), (2, False), (3, False)]
 )

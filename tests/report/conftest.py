@@ -158,7 +158,7 @@ def run_of(*arms: ArmVerdict, **changes: Any) -> RunVerdict:
         error=None,
         bound="0 corrupt prompts of 30: at most 10 % at 95%" if state == PASS else "",
         arms=arms,
-        not_exercised=("decode, batches and speculative decoding",),
+        not_exercised=("not asked for: batches (--probe batch)",),
         warnings=("arm none: other traffic can hide a one-token fault",),
         thresholds={"max_rate": 0.1, "confidence": 0.95, "near_tie": 0.125, "sure": 0.8},
         run_id="20260101-120000-77",
