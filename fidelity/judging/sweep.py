@@ -1,7 +1,7 @@
 """The verdict of the sweep: one cell for each position, with a map of its tails.
 
 One send at each tail decides no rate, so a row is judged as a whole, and a single send counts as corrupt only
-where no rounding explains it.
+where no rounding explains it (`corrupt_reason`).
 """
 
 from collections import Counter, defaultdict
@@ -15,9 +15,17 @@ from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
 from fidelity.probes.cells import Cell
-from fidelity.scoring import HARD
+from fidelity.single_send import corrupt_reason, token_move
 from fidelity.stats.rates import clopper_pearson
-from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS, CellVerdict, Example
+from fidelity.verdicts import (
+    FAIL,
+    INCONCLUSIVE,
+    NOT_EXERCISED,
+    PASS,
+    CellVerdict,
+    Example,
+    Reading,
+)
 
 CORRUPT, MISSED, NEAR, GONE, AGREES = "X", "?", "~", "-", "."
 SAID = {
@@ -96,18 +104,13 @@ def _spot(position: int, tail: int, group: Group, record: ArmRecord, limits: Thr
 
 
 def _corrupt(group: Group, other: Observation | None, limits: Thresholds) -> str:
-    """Why an answer, or the cold one itself, is corrupt; a flip within HARD nats is not, as a single one."""
+    """Why an answer, or the cold one itself, is corrupt."""
     rules = group.cold_rules(limits.near_tie)
     if rules:
         return f"the cold answer is broken: {rules[0]}"
     if other is None or other.answer.failed:
         return ""
-    agreement = compare_first_token(group.cold.answer, other.answer, limits.near_tie)
-    if agreement.kind == "broken":
-        return agreement.rules[0]
-    if agreement.kind == "off-list" or (agreement.kind == "hard flip" and agreement.regret > HARD):
-        return agreement.kind
-    return ""
+    return corrupt_reason(group.cold.answer, other.answer, limits.near_tie, rules)
 
 
 def _noise(group: Group, limits: Thresholds) -> bool:
@@ -142,6 +145,11 @@ def _row(
     elif silent and unsure_alone:
         state = INCONCLUSIVE
         reason = f"nothing shows that {silent} of {len(hits)} hits were alone on the server (--assume-idle)"
+    moves = [
+        (spot.mark == CORRUPT, token_move(spot.group.cold.answer, spot.group.hits[0].answer))
+        for spot in spots
+        if spot.group and spot.group.hits and spot.mark != MISSED
+    ]
     faces: Counter[str] = Counter()
     for hit in hits:
         faces.update(hit.answer.faces)
@@ -165,8 +173,19 @@ def _row(
         values=sum(hit.answer.values for hit in hits),
         missed=dict(Counter(spot.why for spot in lost)),
         examples=tuple(_examples(corrupt)),
+        readings=tuple(_readings(moves)),
         notes=(_map(marks), _words(marks)),
     )
+
+
+def _readings(moves: Sequence[tuple[bool, float]]) -> Iterator[Reading]:
+    for name, corrupt in (("clean", False), ("corrupt", True)):
+        found = [move for bad, move in moves if bad is corrupt and move == move]
+        if found:
+            least = min(found) if corrupt else max(found)
+            yield Reading(
+                f"|delta logprob| at {name} tails, {'least' if corrupt else 'largest'}", least, "nat"
+            )
 
 
 def _nothing(arm: str) -> CellVerdict:

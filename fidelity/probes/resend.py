@@ -23,6 +23,7 @@ from fidelity.probes.prediction import CachePrediction
 from fidelity.probes.probing import Probing, in_attempts
 from fidelity.probes.session import FailedRequestError, Session
 from fidelity.prompting import shuffled_cells
+from fidelity.single_send import corrupt_reason
 
 PROBE = "resend"
 SHOW_TOKENS = 16
@@ -122,6 +123,8 @@ def run_group(
         if agreement.corrupt:
             yield Corruption(cold, hit, agreement)
             corrupt = True
+        elif group.brief:
+            corrupt = bool(corrupt_reason(cold.answer, hit.answer, near_tie))
     if corrupt and group.brief:
         yield sender.send("cold2", "b", ask=ask, predict=False)
     elif corrupt:

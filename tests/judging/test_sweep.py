@@ -98,6 +98,21 @@ def test_a_single_flip_needs_more_than_rounding(sends: Sends, first: float, seco
     assert row.state == (FAIL if mark == "X" else PASS)
 
 
+def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> None:
+    """Stale numbers can leave the first token in place by chance."""
+    for asked, moved in (([(5, -4.5)], "4.4"), ([], "")):
+        hit = {"logprobs": [-4.5], "top": [[(5, -4.5), (8, -4.9), (9, -5.0), (6, -5.1), (7, -5.2)]]}
+        row = judge([*sends(1, {**hit, "asked": [asked]}), *sends(2)])["from 192"]
+        assert (row.state, row.notes[0]) == (FAIL, "1-2 X.")
+        assert f"logprob moved {moved}" in row.reason
+    readings = {reading.name: reading.value for reading in row.readings}
+    assert readings == pytest.approx(
+        {"|delta logprob| at clean tails, largest": 0.0, "|delta logprob| at corrupt tails, least": 4.4}
+    )
+    near = {"logprobs": [-0.9], "top": [[(5, -0.9), (6, -1.2), (7, -1.9)]]}
+    assert judge(sends(1, near))["from 192"].state == PASS
+
+
 def test_a_corrupt_cold_answer_fails_though_the_hit_is_as_corrupt(sends: Sends) -> None:
     """Past the chunked-prefill size the cold send runs the same last step."""
     row = judge([*sends(1, NAN, NAN), *sends(2)])["from 192"]
