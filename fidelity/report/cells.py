@@ -8,8 +8,8 @@ _KIND_ORDER = {"suspect": 0, "control": 1, "floor": 2}
 
 
 def side_by_side(verdict: RunVerdict, *, resend: bool = True) -> list[list[CellVerdict | None]]:
-    """One row per condition (suspects, controls, floors), one place per arm, None where an arm lacks it: of the
-    resend probe, or of the others in their order."""
+    """One row per condition, one place per arm, None where an arm lacks it: of the resend probe (suspects,
+    controls, floors), or of the others in their order."""
     arms = [
         {_condition(cell): cell for cell in arm.cells if (cell.probe == "resend") is resend}
         for arm in verdict.arms

@@ -23,6 +23,8 @@ __all__ = ["Progress", "print_verdict"]
 
 EXAMPLES = 3
 WARNINGS = 5
+READINGS = 4
+"""Of each cell; the others are in report.md."""
 WIDE = 100
 """Columns from which a table has room to spare."""
 _STYLES = {
@@ -40,10 +42,12 @@ def print_verdict(console: Console, verdict: RunVerdict, directory: Path) -> Non
     say(console, "")
     say(console, verdict.label, "bold")
     say(console, "")
-    if any(arm.cells for arm in verdict.arms):
+    if any(cell.probe == "resend" for arm in verdict.arms for cell in arm.cells):
         console.print(_table(verdict, console.width))
         say(console, _LEGEND, "dim")
         say(console, "")
+    _say_other_paths(console, verdict)
+    _say_comparisons(console, verdict)
     for arm in verdict.arms:
         baseline = " (baseline, never decides)" if arm.baseline else ""
         say(
@@ -74,6 +78,49 @@ _LEGEND = """\
 agree: sends with the cold first token; corrupt: prompts that took the path;
 rate: one-sided limit for corrupt prompts; KL, JSD: nats, median (~0: < 1e-6);
 NaN: logprobs that are no number, of those looked at"""
+
+
+def _say_other_paths(console: Console, verdict: RunVerdict) -> None:
+    """The cells of the other probes, each with its first readings under it, and the maps of a sweep."""
+    rows = [cell for row in cells.side_by_side(verdict, resend=False) for cell in row if cell is not None]
+    if not rows:
+        return
+    several = len(verdict.arms) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for heading in ("probe", "cell", *(["arm"] if several else [])):
+        table.add_column(heading, overflow="fold")
+    for heading in ("corrupt", "NaN"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for cell in rows:
+        named = [cell.probe, cell.name, *([cell.arm] if several else [])]
+        state = text(cell.state, _STYLES.get(cell.state, ""))
+        table.add_row(*map(text, [*named, words.corrupt_prompts(cell), words.not_numbers(cell)]), state)
+    console.print(table)
+    for cell in rows:
+        said = "; ".join(words.reading(one) for one in cell.readings[:READINGS])
+        if said:
+            arm = f", arm {cell.arm}" if several else ""
+            say(console, f"{cell.probe} {cell.name}{arm}: {said}", "dim")
+    for cell in rows:
+        for note in cell.notes:
+            say(console, note)
+    say(console, "")
+
+
+def _say_comparisons(console: Console, verdict: RunVerdict) -> None:
+    for one in verdict.comparisons:
+        say(console, f"{one.probe}, {one.name}: {one.state}: {one.reason}", _STYLES.get(one.state, ""))
+        if not one.rows:
+            continue
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), header_style="bold")
+        table.add_column("")
+        for heading in (*one.arms, "ratio [95 %]", "n"):
+            table.add_column(heading, justify="right")
+        for row in one.rows:
+            table.add_row(*map(text, words.compared(row)))
+        console.print(table)
+        say(console, "")
 
 
 def _table(verdict: RunVerdict, width: int) -> Table:

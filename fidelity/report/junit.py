@@ -18,6 +18,7 @@ from fidelity.verdicts import (
     FAIL,
     NOT_APPLICABLE,
     PASS,
+    SHOWN,
     ArmVerdict,
     CellVerdict,
     RunVerdict,
@@ -30,6 +31,8 @@ def write_junit(path: Path, verdict: RunVerdict) -> None:
 
     xml = JUnitXml(f"fidelity: {words.readable(verdict.label)}")
     suites = [_arm_suite(verdict, arm) for arm in verdict.arms]
+    if verdict.comparisons:
+        suites.append(_comparisons(verdict))
     deciding = [arm.state for arm in verdict.arms if not arm.baseline]
     if verdict.state != PASS and _outcome(verdict.state) not in map(_outcome, deciding):
         case = _case("run", "fidelity.run", verdict.state, verdict.reason, _about_run(verdict))
@@ -68,6 +71,20 @@ def _arm_suite(verdict: RunVerdict, arm: ArmVerdict) -> Any:
     suite.add_property("requests", str(arm.requests))
     suite.add_property("arm_state", arm.state)
     return suite
+
+
+def _comparisons(verdict: RunVerdict) -> Any:
+    cases = [
+        _case(
+            f"{one.probe} {one.name}",
+            "fidelity.compared",
+            one.state,
+            one.reason,
+            "\n".join([verdict.label, *(": ".join(words.compared(row)[:4]) for row in one.rows)]),
+        )
+        for one in verdict.comparisons
+    ]
+    return _suite("arms compared", verdict, cases, seconds=0.0)
 
 
 def _suite(name: str, verdict: RunVerdict, cases: list[Any], seconds: float) -> Any:
@@ -113,20 +130,24 @@ def _case(name: str, place: str, state: str, reason: str, text: str, *, baseline
 
 
 def _outcome(state: str) -> str:
-    return {PASS: "passed", FAIL: "failure", NOT_APPLICABLE: "skipped"}.get(state, "error")
+    return {PASS: "passed", SHOWN: "passed", FAIL: "failure", NOT_APPLICABLE: "skipped"}.get(state, "error")
 
 
 def _about_cell(cell: CellVerdict) -> Iterator[str]:
     yield f"prompts: {cell.prompts} measured, {cell.exercised} took the path, {cell.corrupt} corrupt"
-    yield f"first token, of {cell.sends} sends: {words.counted(cell.agreement, words.AGREEMENT_ORDER)}"
+    if cell.agreement:
+        yield f"first token, of {cell.sends} sends: {words.counted(cell.agreement, words.AGREEMENT_ORDER)}"
     yield f"logprobs that are no number: {words.not_numbers(cell)}; {words.counted(cell.faces)}"
-    yield f"tails seen: {words.counted(cell.tails)}; cached tokens: {words.counted(cell.cached)}"
+    if cell.tails:
+        yield f"tails seen: {words.counted(cell.tails)}; cached tokens: {words.counted(cell.cached)}"
     if cell.missed:
         yield f"sends that missed the path: {words.counted(cell.missed)}"
     for figure in cell.figures:
         holds = "holds" if figure.holds else "does not hold"
         gate = f"{words.nats(figure.value)} {figure.relation} {figure.threshold:g}"
         yield f"{figure.name}: {gate} {holds} ({figure.source})"
+    yield from map(words.reading, cell.readings)
+    yield from cell.notes
     for example in cell.examples:
         yield (
             f"{example.prompt}: cold {words.quoted(example.cold)}, then {words.quoted(example.other)} "

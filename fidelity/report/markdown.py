@@ -42,6 +42,9 @@ def render(verdict: RunVerdict, manifest: Manifest) -> str:
         warnings=words.all_warnings(verdict),
         rows=cells.side_by_side(verdict),
         cell_row=_cell_row,
+        other_row=_other_row,
+        reading=words.reading,
+        compared=words.compared,
         brief=_brief,
         facts=_facts,
         thresholds=list(_thresholds(verdict, manifest)),
@@ -112,6 +115,21 @@ def _cell_row(cell: CellVerdict) -> list[str]:
     return [plain(value) for value in row]
 
 
+def _other_row(cell: CellVerdict) -> list[str]:
+    """One cell of another probe than resend, in the order of its header in the template."""
+    row = [
+        cell.probe,
+        cell.name,
+        cell.kind or "-",
+        words.share(cell.exercised, cell.prompts),
+        words.corrupt_prompts(cell),
+        words.rate_limit(cell),
+        words.not_numbers(cell),
+        cell.state,
+    ]
+    return [plain(value) for value in row]
+
+
 def _median_and_max(spread: Spread) -> str:
     nonfinite = f" ({spread.nonfinite} of {spread.n} not finite)" if spread.nonfinite else ""
     return f"{words.nats(spread.median)} / {words.nats(spread.maximum)}{nonfinite}"
@@ -149,8 +167,11 @@ def _thresholds(verdict: RunVerdict, manifest: Manifest) -> Iterator[tuple[str, 
         yield name, value, source if value == own else "chosen after the run"
 
 
-def _figures(verdict: RunVerdict) -> Iterator[tuple[CellVerdict, Figure]]:
+def _figures(verdict: RunVerdict) -> Iterator[tuple[str, str, Figure]]:
     for arm in verdict.arms:
         for cell in arm.cells:
             for figure in cell.figures:
-                yield cell, figure
+                yield cell.arm, f"{'' if cell.probe == 'resend' else cell.probe + ' '}{cell.name}", figure
+    for one in verdict.comparisons:
+        for figure in one.figures:
+            yield " against ".join(reversed(one.arms)), f"{one.probe} {one.name}", figure

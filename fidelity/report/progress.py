@@ -108,8 +108,9 @@ class Progress:
         server = f"{facts.engine} {facts.version}, {facts.model}{', SIMULATED' if facts.simulated else ''}"
         self._say(f"arm {event.arm}: ready in {event.seconds:.1f} s: {server}")
         self._say(
-            f"arm {event.arm}: {self._plan.prompts.count} prompts x {len(event.cells)} lengths, suspect "
-            f"tails {_listed(suspects)}, controls {_listed(controls)}, about {event.requests} requests"
+            f"arm {event.arm}: probes {', '.join(self._plan.selected)}: {self._plan.prompts.count} prompts x "
+            f"{len(event.cells)} lengths, suspect tails {_listed(suspects)}, controls {_listed(controls)}, "
+            f"about {event.requests} requests"
         )
         task = None
         if self._bar is not None:

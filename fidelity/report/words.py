@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
 from fidelity.compare import Agreement
-from fidelity.verdicts import CellVerdict, RunVerdict
+from fidelity.verdicts import CellVerdict, Compared, Reading, RunVerdict
 
 AGREEMENT_ORDER = ("same", "near-tie", "hard flip", "off-list", "broken", "unreadable")
 
@@ -94,6 +94,19 @@ def why(agreement: Agreement) -> str:
         return "; ".join(agreement.rules)
     least = "at least " if agreement.kind == "off-list" else ""
     return f"{agreement.kind}, regret {least}{nats(agreement.regret)} nat"
+
+
+def reading(value: Reading) -> str:
+    """`k3 score, mean 0.0016 nat`; with its interval where it has one."""
+    interval = "" if value.low is None or value.high is None else f" [{nats(value.low)}, {nats(value.high)}]"
+    return f"{value.name} {nats(value.value)}{interval}{' ' + value.unit if value.unit else ''}"
+
+
+def compared(row: Compared) -> list[str]:
+    """One row of two arms: name, first, second, ratio with its interval, pairs."""
+    unit = f", {row.unit}" if row.unit else ""
+    interval = f"{row.ratio:.3g} [{row.low:.3g}, {row.high:.3g}]"
+    return [f"{row.name}{unit}", nats(row.first), nats(row.second), interval, str(row.n)]
 
 
 def verdict_line(verdict: RunVerdict) -> str:
