@@ -74,7 +74,7 @@ async def _serve(http: HttpRequest, endpoint: _Endpoint) -> Response:
             "weight_versions": [{"version": "default", "start": 0, "end": tokens}],
         },
     }
-    return json_reply(reply, service.settings.nan_json, native=False)
+    return json_reply(reply, service.settings.nan_reply, native=False)
 
 
 async def _stream(
@@ -85,7 +85,7 @@ async def _stream(
 
     def chunk(index: int, part: dict[str, Any], **ending: Any) -> bytes:
         choice = {"index": index, **part, "finish_reason": None, "matched_stop": None} | ending
-        return event(head | {"choices": [choice]})
+        return event(head | {"choices": [choice]}, service.settings.nan_reply)
 
     sent = [0] * len(requests)  # characters
     quoted = [0] * len(requests)  # tokens
@@ -124,7 +124,8 @@ def _ending(sequence: Sequence) -> dict[str, Any]:
 def _usage(service: Service, sequences: list[Sequence]) -> dict[str, Any]:
     prompt = sum(len(sequence.request.ids) for sequence in sequences)
     completion = sum(len(sequence.output_ids) for sequence in sequences)
-    cached = sum(sequence.cached_tokens for sequence in sequences)
+    counts = [sequence.reported_tokens for sequence in sequences]
+    cached = sum(count for count in counts if count is not None)
     report = service.settings.enable_cache_report and cached > 0
     return {
         "prompt_tokens": prompt,

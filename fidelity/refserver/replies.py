@@ -6,14 +6,15 @@ from typing import Any
 from starlette.responses import Response
 
 NOT_JSON = "Out of range float values are not JSON compliant"
+CLAMPED = -9999.0  # nats: what some servers put where a logprob is not finite
 
 
-def dump(payload: Any) -> bytes:
-    """Compact JSON; NaN and infinities become null."""
+def dump(payload: Any, nan_json: str = "null") -> bytes:
+    """Compact JSON; NaN and infinities become null, or -9999 where `nan_json` is "clamped"."""
     try:
         return _dump(payload)
     except ValueError:
-        return _dump(_null_for_nonfinite(payload))
+        return _dump(_finite(payload, CLAMPED if nan_json == "clamped" else None))
 
 
 def json_reply(payload: Any, nan_json: str, native: bool) -> Response:
@@ -27,7 +28,7 @@ def json_reply(payload: Any, nan_json: str, native: bool) -> Response:
         except ValueError:
             return native_error(NOT_JSON, 500) if native else openai_error(NOT_JSON, 500)
     else:
-        body = dump(payload)
+        body = dump(payload, nan_json)
     return Response(body, media_type="application/json")
 
 
@@ -43,9 +44,9 @@ def openai_error(message: str, status: int = 400) -> Response:
     return Response(dump(payload), status, media_type="application/json")
 
 
-def event(payload: Any) -> bytes:
-    """One server-sent event."""
-    return b"data: " + dump(payload) + b"\n\n"
+def event(payload: Any, nan_json: str = "null") -> bytes:
+    """One server-sent event; a NaN in it is an error in no stream."""
+    return b"data: " + dump(payload, nan_json) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
@@ -55,11 +56,11 @@ def _dump(payload: Any) -> bytes:
     return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _null_for_nonfinite(value: Any) -> Any:
+def _finite(value: Any, instead: float | None) -> Any:
     if isinstance(value, float):
-        return value if value - value == 0 else None  # inf - inf and NaN - NaN are NaN
+        return value if value - value == 0 else instead  # inf - inf and NaN - NaN are NaN
     if isinstance(value, dict):
-        return {key: _null_for_nonfinite(item) for key, item in value.items()}
+        return {key: _finite(item, instead) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_null_for_nonfinite(item) for item in value]
+        return [_finite(item, instead) for item in value]
     return value

@@ -13,8 +13,6 @@ from ..weights import Weights
 from .forward import ForwardFault
 from .spec import Fault
 
-ALL_WRONG_LAYER = 1
-
 
 class SplitK(ForwardFault):
     """The split product's block is left as it was, in forwards that hold a prompt the rate picks."""
@@ -68,10 +66,9 @@ def scaled(scale: float) -> Callable[[State], State]:
 
 
 def all_wrong(weights: Weights, scale: float) -> Weights:
-    """The weights with the routed experts' output of one layer scaled."""
-    prefix, suffix = f"model.layers.{ALL_WRONG_LAYER}.mlp.experts.", ".down_proj.weight"
+    """The weights with the routed experts' output scaled in every layer."""
     tensors = {
-        name: tensor * np.float32(scale) if name.startswith(prefix) and name.endswith(suffix) else tensor
+        name: tensor * np.float32(scale) if ".experts." in name and ".down_proj." in name else tensor
         for name, tensor in weights.tensors.items()
     }
     return replace(weights, tensors=tensors)

@@ -157,10 +157,10 @@ KINDS: Mapping[str, Kind] = {
         RATE,
     ),
     "all-wrong": Kind(
-        "one layer's expert outputs are scaled: the same error cold, on hits and in decode",
+        "expert outputs are scaled in every layer: the same error cold, on hits and in decode",
         ("F05",),
         "only against a reference",
-        {"scale": Key(0.5, 0.0, 1e6)},
+        {"scale": Key(0.0, 0.0, 1e6)},
     ),
     "never-hits": Kind("the prefix cache finds nothing", ("F26",), "cached_tokens 0", group="vacuous"),
     "wrong-count": Kind(
@@ -175,14 +175,14 @@ KINDS: Mapping[str, Kind] = {
         "logits of hits carry noise of `sd`, as of another kernel",
         ("F27",),
         "hits",
-        {"sd": Key(0.02, 0.0, 100.0)},
+        {"sd": Key(0.1, 0.0, 100.0)},
         "benign",
     ),
     "batch-noise": Kind(
         "logits carry noise of `sd` that the number of tokens in the forward decides",
         ("F28",),
         "every path",
-        {"sd": Key(0.02, 0.0, 100.0)},
+        {"sd": Key(0.05, 0.0, 100.0)},
         "benign",
     ),
     "split-cold": Kind(

@@ -17,12 +17,13 @@ class Fault:
     def __getitem__(self, key: str) -> float:
         return dict(self.values)[key]
 
-    def picks(self, seed: int, subject: bytes) -> bool:
-        """Whether `rate` (1 for a kind without) picks this subject: always or never for the same seed.
+    def picks(self, seed: int, subject: bytes, share: float | None = None) -> bool:
+        """Whether `share` picks this subject: always or never for the same seed.
 
-        A subject is a prompt's ids, or a step, as bytes.
+        `share` None is the fault's rate, 1 for a kind without. A subject is a prompt's ids, or a step.
         """
-        share = dict(self.values).get("rate", 1.0)
+        if share is None:
+            share = dict(self.values).get("rate", 1.0)
         text = f"{seed} {self.name} ".encode() + subject
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) < share * 2.0**64
 

@@ -57,7 +57,16 @@ class Engine:
         assert (cold.cached_tokens, hit.cached_tokens > 0) == (0, True)
         return cold, hit
 
+    def score(self, ids: Items[int], start: int) -> Sequence:
+        """The prompt's own logprobs from a position on, and no new token."""
+        sequence, done = self.sequence(ids, self.name(), 0)
+        sequence.request = replace(sequence.request, prompt_from=start)
+        self.service.scheduler.submit([sequence])
+        assert done.wait(20), "not finished"
+        return sequence
+
     def sequence(self, ids: Items[int], namespace: str, new: int) -> tuple[Sequence, threading.Event]:
+        """A request for whole distributions, not yet sent, and what is set when it ends."""
         done = threading.Event()
 
         def notify(sequence: Sequence, _: int) -> None:
