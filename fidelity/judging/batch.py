@@ -85,7 +85,11 @@ def _ragged(
         found = list(against_cold(whole, _floor(observations, limits.near_tie), limits))
         yield with_findings(verdict_of(plan, arm, cell, whole, limits), found)
     cell = Cell(FILL, "suspect", 0, None, "hits, each alone, on what that prefill kept", count)
-    found = list(against_controls(hits, alone, ALONE, limits, plan.seed))
+    # What both kinds of hit share cancels in their difference.
+    found = [
+        *against_controls(hits, alone, ALONE, limits, plan.seed),
+        *against_cold(hits, _floor(observations, limits.near_tie), limits),
+    ]
     yield with_findings(verdict_of(plan, arm, cell, hits, limits), found)
 
 
@@ -143,11 +147,12 @@ def _why(rows: Sequence[Judged], size: int, region: int | None, record: ArmRecor
     if region is not None:
         known = f"{source} is affected up to M = {region}" if region else f"{source} is not affected"
     tails = sorted({row.sent.length - row.sent.expected_cached for row in rows if row.sent.expected_cached})
+    rows_said = "1 row" if size == 1 else f"{size} rows"
     if not tails:
         # Only their decode steps are small.
-        return f"{size} cold rows in one request, one token of each in a decode step; {known}"
-    each = " or ".join(map(str, tails))
-    return f"{size} rows in one request, {each} tokens of each computed, then one in a step; {known}"
+        return f"{rows_said} in one request, cold, then one token of each in a decode step; {known}"
+    each = " or ".join("1 token" if tail == 1 else f"{tail} tokens" for tail in tails)
+    return f"{rows_said} in one request, {each} of each computed, then one in a decode step; {known}"
 
 
 def _not_applicable(arm: str, name: str, kind: str, reason: str) -> CellVerdict:

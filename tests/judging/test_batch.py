@@ -223,6 +223,8 @@ def test_moved_logprobs_of_suspects_fail_and_of_controls_need_an_explanation(
     assert states(cells) == {"M=4": "inconclusive"}
     assert "elevated rows" in cells["M=4"].reason
     assert states(judged(of("ragged fill", "ragged-hit", change=moved(1.0)))) == {"ragged fill": "fail"}
+    both = judged(of("ragged fill", "ragged-hit", "hit", change=moved(1.0)))
+    assert states(both) == {"ragged fill": "inconclusive"}
 
 
 def test_what_moves_rows_of_every_size_alike_is_another_kernel(

@@ -115,7 +115,7 @@ def test_without_a_prefix_cache_the_rows_are_cold(play: Play, fake_sglang: Any) 
     cells = played.cells()
     assert all(one.answer.cached_tokens == one.expected_cached == 0 for one in rows(played, "M=4"))
     assert cells["M=1"].state == "pass"
-    assert "cold rows" in cells["M=1"].why
+    assert "1 row in one request, cold" in cells["M=1"].why
     assert cells["ragged fill"].state == "not applicable"
     assert "no prefix cache" in cells["ragged fill"].reason
 
