@@ -16,11 +16,12 @@ log = logging.getLogger("fidelity.refserver")
 
 @dataclass
 class _Progress:
-    """One segment on its way: the state reached, the logits and checkpoints so far."""
+    """One segment on its way: the state reached, the logits, hidden states and checkpoints so far."""
 
     segment: Segment
     state: State
     logits: list[Array] = field(default_factory=list)
+    hidden: list[Array] = field(default_factory=list)
     checkpoints: dict[int, Recurrent] = field(default_factory=dict)
     last: Result | None = None
 
@@ -52,11 +53,13 @@ class _Progress:
         self.checkpoints |= result.checkpoints
         if chunk.logits_from is not None or result.state.length == self.end:
             self.logits.append(result.logits)
+            self.hidden.append(result.hidden)
 
     def result(self) -> Result:
         if self.last is None:
             raise ValueError("a prefill has at least one chunk")
-        return replace(self.last, logits=np.concatenate(self.logits), checkpoints=self.checkpoints)
+        logits, hidden = np.concatenate(self.logits), np.concatenate(self.hidden)
+        return replace(self.last, logits=logits, hidden=hidden, checkpoints=self.checkpoints)
 
 
 def prefill(model: Model, segments: Sequence[Segment], settings: Settings) -> list[Result]:

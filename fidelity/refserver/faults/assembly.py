@@ -19,6 +19,7 @@ _SIMPLE: dict[str, Make] = {
     "decode-after": states.DecodeAfter,
     "kv-scale-decode": kernels.KvScaleDecode,
     "swapped-row": rows.SwappedRow,
+    "draft": rows.StaleHidden,
     "hit-jitter": rows.HitJitter,
     "batch-noise": rows.BatchNoise,
 }

@@ -134,7 +134,7 @@ KINDS: Mapping[str, Kind] = {
         RATE | {"after": Key(8, 1, 1_000_000, whole=True)},
     ),
     "draft": Kind(
-        "the draft head reads another row's hidden state: guesses are rejected, answers stay right",
+        "the draft head reads the hidden state of the forward before: guesses fail, answers stay right",
         ("F02", "F22"),
         "speculative decoding: acceptance",
         RATE,

@@ -24,6 +24,22 @@ class SwappedRow(ForwardFault):
         ]
 
 
+class StaleHidden(ForwardFault):
+    """The hidden states a draft starts from are the last one of the forward before; logits are right."""
+
+    def __init__(self, fault: Fault, seed: int) -> None:
+        super().__init__(fault, seed)
+        self._before: Array | None = None  # [hidden]
+
+    def after(self, segments: list[Segment], results: list[Result]) -> list[Result]:
+        stale = np.zeros_like(results[-1].hidden[-1]) if self._before is None else self._before
+        self._before = results[-1].hidden[-1]
+        return [
+            replace(result, hidden=np.tile(stale, (len(result.hidden), 1))) if self.picks(segment) else result
+            for segment, result in zip(segments, results, strict=True)
+        ]
+
+
 class Flattened(ForwardFault):
     """A row with a NaN is sanitised before sampling: every logit 0, the uniform distribution."""
 

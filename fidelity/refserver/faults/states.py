@@ -98,11 +98,19 @@ class DecodeAfter(ForwardFault):
 
     def after(self, segments: list[Segment], results: list[Result]) -> list[Result]:
         return [
-            replace(result, state=replace(result.state, recurrent=segment.state.recurrent))
-            if segment.decode and _generated(segment) >= self.fault["after"] and self.picks(segment)
-            else result
+            self._kept(segment, result) if segment.decode and self.picks(segment) else result
             for segment, result in zip(segments, results, strict=True)
         ]
+
+    def _kept(self, segment: Segment, result: Result) -> Result:
+        """What was written: the state after the last token before `after`, of a draft's several too."""
+        first = _generated(segment) - len(segment.ids) + 1
+        right = int(self.fault["after"]) - first  # tokens of the segment whose state is written
+        if right >= len(segment.ids):
+            return result
+        written = result.states[right - 1] if right > 0 else segment.state.recurrent
+        states = tuple(own if at < right else written for at, own in enumerate(result.states))
+        return replace(result, state=replace(result.state, recurrent=written), states=states)
 
 
 def filled(state: State, value: float, *, conv: bool) -> State:
