@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from fidelity.refserver import weights
+from fidelity.refserver.draft import FILE, load_draft
 from fidelity.refserver.model import Model
 from fidelity.refserver.moe import Experts
 from fidelity.refserver.training.corpus import load_bank
@@ -45,6 +46,13 @@ def test_card_belongs_to_the_files(profile: str, card: dict[str, Any]) -> None:
     assert card["tokenizer_sha256"] == digest(PROFILES / "tokenizer.json")
     assert card["licence"] == "Apache-2.0"
     assert card["bytes"] == (PROFILES / profile / "weights.npz").stat().st_size < 2_500_000
+
+
+def test_the_draft_head_belongs_to_the_weights(profile: str, card: dict[str, Any]) -> None:
+    loaded = weights.load(profile)
+    assert card["draft"]["target_sha256"] == loaded.sha256
+    assert card["draft"]["bytes"] == (PROFILES / profile / FILE).stat().st_size < 400_000
+    assert load_draft(profile, loaded)["mtp.fc.weight"].shape == (128, 256)
 
 
 def test_card_counts_every_item(card: dict[str, Any]) -> None:

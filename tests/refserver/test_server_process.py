@@ -133,6 +133,7 @@ def test_one_blas_thread(launch: Callable[..., Started]) -> None:
     ("arguments", "message"),
     [
         (["--profile", "nothing-here"], "nothing-here"),
+        (["--profile", "random", "--speculative", "NEXTN"], "profile 'random' has no draft head"),
         (["--port", "1", "--host", "203.0.113.7"], "error: "),
     ],
 )
@@ -152,6 +153,8 @@ def test_what_cannot_start_exits_3_and_says_why(arguments: list[str], message: s
         (["--strategy", "no_buffer", "--page-size", "64"], "page_size must be 1 with strategy no_buffer"),
         (["--noise", "-1"], "noise must be in [0, 1), got -1.0."),
         (["--cu", "0"], "cu must be at least 1, got 0."),
+        (["--speculative", "EAGLE3"], "invalid choice"),
+        (["--speculative", "NEXTN", "--deterministic"], "deterministic and speculative exclude each other"),
     ],
 )
 def test_a_wrong_command_line_exits_2(
