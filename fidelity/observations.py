@@ -32,6 +32,7 @@ class Answer:
     nothing. `latency`, and `first_token` of a streamed answer, are in seconds. `raw` is the body, kept where
     anything about it is odd. `scored` and `scored_top` are of prompt tokens: logprobs (nats) and top rows of
     those that the request wanted scored. `spec` holds the figures of speculative decoding by sglang's names.
+    `tool_calls` are those of a chat answer, each with its `name` and `arguments` as told.
     """
 
     status: int
@@ -54,6 +55,7 @@ class Answer:
     scored_top: list[Row] = field(default_factory=list)
     spec: dict[str, float] = field(default_factory=dict)
     first_token: float | None = None
+    tool_calls: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:

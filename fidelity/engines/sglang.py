@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ class Request:
     """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
     too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server. With
     `score_from`, the prompt's own tokens are scored by a clean prefill (nothing of it is taken from the
-    cache) and those from this position on are kept, `top_k` for each."""
+    cache) and those from this position on are kept, `top_k` for each. With `chat` (model, messages, tools),
+    that is sent to the OpenAI chat endpoint in place of the ids, which are what its template makes of it."""
 
     input_ids: Sequence[int]
     namespace: str
@@ -34,6 +35,7 @@ class Request:
     temperature: float = 0.0
     ignore_eos: bool = False
     score_from: int | None = None
+    chat: Mapping[str, Any] | None = None
 
 
 def facts(client: httpx.Client) -> ServerFacts:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fidelity.judging import batch, decode, sweep
+from fidelity.judging import batch, decode, impact, sweep, tasks
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -17,6 +17,12 @@ Comparer = Callable[
 ]
 """(plan, records by arm, the probe's observations by arm, limits) -> comparisons of the plan's arms."""
 
-JUDGES: dict[ProbeName, Judge] = {"decode": decode.judge, "batch": batch.judge, "sweep": sweep.judge}
+JUDGES: dict[ProbeName, Judge] = {
+    "decode": decode.judge,
+    "batch": batch.judge,
+    "impact": impact.judge,
+    "tasks": tasks.judge,
+    "sweep": sweep.judge,
+}
 
 COMPARERS: dict[ProbeName, Comparer] = {}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fidelity.engines import sglang, solitude
+from fidelity.engines import openai_chat, sglang, solitude
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.sglang import Request
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
@@ -105,7 +105,7 @@ class Session:
 
     def _as_text(self, request: Request) -> Request:
         check_ids(list(request.input_ids), self.vocab_size)
-        if self.vocab_size is not None or self.decode is None:
+        if self.vocab_size is not None or self.decode is None or request.chat is not None:
             return request
         return replace(request, text=self.decode(tuple(request.input_ids)))
 
@@ -118,7 +118,9 @@ class Session:
         timeout = self._time_left()
         self.budget.take(len(requests))
         sent_at = time.time()
-        if len(requests) == 1:
+        if requests[0].chat is not None:
+            answers = [openai_chat.complete(self.server.client, requests[0], timeout)]
+        elif len(requests) == 1:
             answers = [sglang.generate(self.server.client, requests[0], timeout)]
         else:
             answers = sglang.generate_batch(self.server.client, requests, timeout)

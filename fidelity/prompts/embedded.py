@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fidelity.refserver
-from fidelity.prompts.tokenizers import Messages
+from fidelity.prompts.tokenizers import Messages, Tools
 
 
 class EmbeddedTokenizer:
@@ -20,8 +20,9 @@ class EmbeddedTokenizer:
         self.vocab_size: int | None = self._tokenizer.get_vocab_size()
         self.source = f"embedded tokenizer, thinking {'on' if thinking else 'off'}"
 
-    def encode(self, messages: Messages) -> list[int]:
-        """Ids of the whole templated conversation up to where the answer starts."""
+    def encode(self, messages: Messages, tools: Tools = ()) -> list[int]:
+        """Ids of the whole templated conversation up to where the answer starts. Its template describes no
+        tools."""
         from fidelity.refserver.chat import render
 
         text = render(messages, enable_thinking=self._thinking)

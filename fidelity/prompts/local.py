@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from fidelity.errors import PromptError
-from fidelity.prompts.tokenizers import Messages, mode
+from fidelity.prompts.tokenizers import Messages, Tools, mode
 
 _HINT = "name a folder with tokenizer.json and a chat template, or leave it out to use the server's /tokenize"
 _HUB_WAIT = 5.0
@@ -34,13 +34,14 @@ class LocalTokenizer:
         self.vocab_size: int | None = len(self._tokenizer)
         self.source = f"local {name}{_digest(place)}, {mode(thinking)}"
 
-    def encode(self, messages: Messages) -> list[int]:
+    def encode(self, messages: Messages, tools: Tools = ()) -> list[int]:
         """Raises PromptError when the chat template refuses the messages (some know no system role)."""
         import jinja2
 
         try:
             ids = self._tokenizer.apply_chat_template(
                 messages,
+                tools=list(tools) or None,
                 tokenize=True,
                 add_generation_prompt=True,
                 return_dict=False,

@@ -1,11 +1,13 @@
 """Chat messages to the token ids that a server would see: by a local tokenizer, or by asking the server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fidelity.errors import FidelityError, PromptError, UnreachableError
 
 Messages = list[dict[str, str]]
+Tools = Sequence[Mapping[str, Any]]
+"""Descriptions of tools, as the OpenAI API takes them."""
 Post = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 _OTHER_WAY = "name a local tokenizer instead: a folder with tokenizer.json and a chat template, or a hub id"
@@ -22,8 +24,8 @@ class ChatTokenizer(Protocol):
     def vocab_size(self) -> int | None:
         """Number of token ids, where known."""
 
-    def encode(self, messages: Messages) -> list[int]:
-        """Ids of the whole templated conversation up to where the answer starts."""
+    def encode(self, messages: Messages, tools: Tools = ()) -> list[int]:
+        """Ids of the whole templated conversation up to where the answer starts, `tools` described in it."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
@@ -42,13 +44,15 @@ class ServerTokenizer:
         self.vocab_size = vocab_size
         self.source = f"server /tokenize, {mode(thinking)}"
 
-    def encode(self, messages: Messages) -> list[int]:
+    def encode(self, messages: Messages, tools: Tools = ()) -> list[int]:
         """Raises PromptError when the server has no /tokenize for messages: a caller may then fall back."""
-        body = {
+        body: dict[str, Any] = {
             "messages": messages,
             "add_generation_prompt": True,
             "chat_template_kwargs": {"enable_thinking": self._thinking},
         }
+        if tools:
+            body["tools"] = list(tools)
         answer = self._ask("/tokenize", body)
         ids = answer.get("tokens")
         if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):

@@ -18,6 +18,7 @@ from .requests import Request, new_rid
 from .sampling import Sampling
 from .service import Service
 from .settings import TRACK_INTERVAL, Settings
+from .tool_calls import PARSER
 from .weights import Config
 
 ENGINE = "fidelity-embedded"
@@ -121,7 +122,7 @@ async def model_info(http: HttpRequest) -> Response:
         "weight_version": "default",
         "load_format": "auto",
         "reasoning_parser": None,
-        "tool_call_parser": None,
+        "tool_call_parser": PARSER,
         "disaggregation_mode": "null",
         "has_image_understanding": False,
         "has_audio_understanding": False,

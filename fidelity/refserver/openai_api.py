@@ -18,6 +18,7 @@ from .requests import Request, new_rid
 from .sequence import Sequence
 from .service import Service
 from .text import Text
+from .tool_calls import tool_calls
 
 Body = Mapping[str, Any]
 
@@ -62,6 +63,8 @@ async def _serve(http: HttpRequest, endpoint: _Endpoint) -> Response:
     choices = []
     for index, sequence in enumerate(sequences):
         choice = {"index": index, **endpoint.choice(service.text, sequence, body), **_ending(sequence)}
+        if choice.get("message", {}).get("tool_calls") and choice["finish_reason"] == "stop":
+            choice["finish_reason"] = "tool_calls"
         if body.get("return_token_ids") is True:
             choice |= _token_ids(sequence, endpoint)
         choices.append(choice)
@@ -141,11 +144,13 @@ def _token_ids(sequence: Sequence, endpoint: _Endpoint) -> dict[str, list[int]]:
     return {"prompt_token_ids": sequence.request.ids.tolist(), name: list(sequence.output_ids)}
 
 
-def _chat_choice(text: Text, sequence: Sequence, _: Body) -> dict[str, Any]:
+def _chat_choice(text: Text, sequence: Sequence, body: Body) -> dict[str, Any]:
     tokens = len(sequence.output_ids)
-    content = answer_text(text, sequence, tokens, final=True)
+    content: str | None = answer_text(text, sequence, tokens, final=True)
+    calls = tool_calls(content or "", body)
+    content = None if calls else content
     return {
-        "message": {"role": "assistant", "content": content, "reasoning_content": None, "tool_calls": None},
+        "message": {"role": "assistant", "content": content, "reasoning_content": None, "tool_calls": calls},
         "logprobs": chat_logprobs(text, sequence, 0, tokens),
     }
 

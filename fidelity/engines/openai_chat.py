@@ -1,0 +1,94 @@
+"""The OpenAI chat endpoint of a server, for what only it has: the fields of a tool call."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from fidelity.engines import json_reader
+from fidelity.engines.facts import ServerFacts
+from fidelity.engines.sglang import Request
+from fidelity.observations import Answer
+
+PATH = "/v1/chat/completions"
+
+
+def complete(client: httpx.Client, request: Request, timeout: float | None = None) -> Answer:
+    """Send the chat of a request (`Request.chat`: model, messages, tools) in the request's namespace. Never
+    retries, never raises on a bad answer."""
+    body = {
+        **(request.chat or {}),
+        "temperature": request.temperature,
+        "max_tokens": request.max_new_tokens,
+        "logprobs": True,
+        "extra_key": request.namespace,
+    }
+    if request.dp_rank is not None:
+        body[request.dp_key] = request.dp_rank
+    limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
+    start = time.perf_counter()
+    try:
+        response = client.post(PATH, json=body, timeout=min(limits, default=None))
+    except httpx.RequestError as exc:
+        return Answer(status=0, latency=time.perf_counter() - start, error=f"{type(exc).__name__}: {exc}")
+    latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
+    return read_response(response.status_code, response.text, latency)
+
+
+def read_response(status: int, text: str, latency: float) -> Answer:
+    """The one answer of a chat completion; the raw body is kept where anything about it is odd."""
+    try:
+        data = json_reader.parse(text)
+    except ValueError:
+        data = None
+    if status != 200 or data is None:
+        message = json_reader.error_message(data, text)
+        faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
+        error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
+        return Answer(
+            status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
+        )
+    try:
+        return _read(data, latency, text)
+    except (TypeError, ValueError, LookupError, AttributeError) as exc:
+        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
+        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+
+
+def cannot(facts: ServerFacts) -> str | None:
+    """Why a server's chat endpoint can prove nothing about tool calls on a cache hit; None where it may."""
+    if "tool_call_parser" in facts.raw and not facts.raw["tool_call_parser"]:
+        return "the server parses no tool calls (--tool-call-parser)"
+    if facts.raw.get("enable_cache_report") is False:
+        return "the server's chat endpoint reports no cached tokens (--enable-cache-report)"
+    return None
+
+
+def _read(data: Mapping[str, Any], latency: float, text: str) -> Answer:
+    choice = data["choices"][0]
+    message = choice["message"]
+    calls = [
+        {"name": str(call["function"].get("name")), "arguments": str(call["function"].get("arguments"))}
+        for call in message.get("tool_calls") or []
+    ]
+    faces: Counter[str] = Counter()
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = [json_reader.number(entry.get("logprob"), faces) for entry in entries]
+    usage = data.get("usage") or {}
+    # Releases up to 0.5.21 report a miss as no details at all.
+    details = usage.get("prompt_tokens_details") or {"cached_tokens": 0}
+    return Answer(
+        status=200,
+        latency=latency,
+        text=message.get("content") or "",
+        prompt_tokens=usage.get("prompt_tokens"),
+        cached_tokens=details.get("cached_tokens"),
+        finish_reason=choice.get("finish_reason"),
+        logprobs=logprobs,
+        faces=dict(faces),
+        values=len(logprobs),
+        raw=text[:20_000] if faces else None,
+        tool_calls=calls,
+    )
