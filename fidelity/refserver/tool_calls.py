@@ -1,5 +1,5 @@
-"""Tool calls in a chat answer. The profiles know no marked call: a call is the arguments alone, one JSON object
-that names exactly the parameters of the only tool offered."""
+"""Tool calls in a chat answer. The profiles know no marked call: a call is the arguments alone, one JSON
+object that names exactly the parameters of the only tool offered."""
 
 import json
 import uuid
