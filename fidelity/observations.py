@@ -29,7 +29,8 @@ class Answer:
     `logprobs` has one value (nats) per output token, NaN where the server gave none; `top` and `asked` have
     one row per output position. `faces` counts each way a logprob was not a finite number, out of `values`
     looked at. `mismatched`: the logprobs are of other tokens than those sent or answered, so that they say
-    nothing. `latency`, and `first_token` of a streamed answer, are in seconds. `raw` is the body, kept where
+    nothing. `latency` is in seconds: to the whole answer, or of a streamed one to the last event that brought
+    tokens; `first_token` to the first, which brought `first_count` of them. `raw` is the body, kept where
     anything about it is odd. `scored` and `scored_top` are of prompt tokens: logprobs (nats) and top rows of
     those that the request wanted scored. `spec` holds the figures of speculative decoding by sglang's names.
     `tool_calls` are those of a chat answer, each with its `name` and `arguments` as told.
@@ -55,6 +56,7 @@ class Answer:
     scored_top: list[Row] = field(default_factory=list)
     spec: dict[str, float] = field(default_factory=dict)
     first_token: float | None = None
+    first_count: int | None = None
     tool_calls: list[dict[str, str]] = field(default_factory=list)
 
     @property

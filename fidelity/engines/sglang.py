@@ -21,8 +21,10 @@ class Request:
     """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
     too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server. With
     `score_from`, the prompt's own tokens are scored by a clean prefill (nothing of it is taken from the
-    cache) and those from this position on are kept, `top_k` for each. With `chat` (model, messages, tools),
-    that is sent to the OpenAI chat endpoint in place of the ids, which are what its template makes of it."""
+    cache) and those from this position on are kept, `top_k` for each; beside new tokens they are kept without
+    their top, and the prefill is clean in a fresh namespace alone. With `stream`, the answer comes token by
+    token and without logprobs, to be timed. With `chat` (model, messages, tools), that is sent to the
+    OpenAI chat endpoint in place of the ids, which are what its template makes of it."""
 
     input_ids: Sequence[int]
     namespace: str
@@ -35,6 +37,7 @@ class Request:
     temperature: float = 0.0
     ignore_eos: bool = False
     score_from: int | None = None
+    stream: bool = False
     chat: Mapping[str, Any] | None = None
 
 
@@ -76,7 +79,7 @@ def answers(client: httpx.Client) -> bool:
 def _post(
     client: httpx.Client, requests: Sequence[Request], timeout: float | None, *, single: bool
 ) -> list[Answer]:
-    body = _body(requests, single=single)
+    body = request_body(requests, single=single)
     limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
     start = time.perf_counter()
     try:
@@ -87,8 +90,15 @@ def _post(
         return [Answer(status=0, latency=latency, error=error) for _ in requests]
     # A rate limit makes the request wait before it leaves.
     latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
-    found = read_response(response.status_code, response.text, latency, len(requests), _scored(requests[0]))
-    return found
+    first = requests[0]
+    return read_response(
+        response.status_code,
+        response.text,
+        latency,
+        len(requests),
+        _scored(first),
+        generated=first.max_new_tokens > 0,
+    )
 
 
 def _scored(request: Request) -> list[int] | None:
@@ -96,7 +106,8 @@ def _scored(request: Request) -> list[int] | None:
     return None if request.score_from is None else list(request.input_ids)[request.score_from :]
 
 
-def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
+def request_body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
+    """The JSON of one request, or of a list-valued one."""
     first = requests[0]
     sampling: dict[str, Any] = {"temperature": first.temperature, "max_new_tokens": first.max_new_tokens}
     if first.ignore_eos:
@@ -104,7 +115,7 @@ def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
         "sampling_params": sampling,
         "return_logprob": True,
-        "logprob_start_len": -1 if first.score_from is None else 0,
+        "logprob_start_len": _start(first),
         "top_logprobs_num": first.top_k,
     }
     if single:
@@ -126,11 +137,25 @@ def _body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
     return body
 
 
+def _start(request: Request) -> int:
+    """The first prompt position to quote: the token there comes without a logprob, and nothing from there on
+    is taken from the cache. -1 quotes none."""
+    if request.score_from is None:
+        return -1
+    return max(request.score_from - 1, 0) if request.max_new_tokens else 0
+
+
 def read_response(
-    status: int, text: str, latency: float, count: int = 1, scored: Sequence[int] | None = None
+    status: int,
+    text: str,
+    latency: float,
+    count: int = 1,
+    scored: Sequence[int] | None = None,
+    *,
+    generated: bool = False,
 ) -> list[Answer]:
     """The `count` answers of one HTTP response; every oddity is kept with the raw body. `scored` are the last
-    prompt tokens, where their logprobs were asked for."""
+    prompt tokens, where their logprobs were asked for; `generated`: new tokens were asked for beside them."""
     try:
         data = json_reader.parse(text)
     except ValueError:
@@ -143,18 +168,19 @@ def read_response(
             status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
         )
         return [failed] * count
-    return [_try_item(item, latency, text, scored) for item in (data if isinstance(data, list) else [data])]
+    items = data if isinstance(data, list) else [data]
+    return [_try_item(item, latency, text, scored, generated) for item in items]
 
 
-def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None) -> Answer:
+def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None, generated: bool) -> Answer:
     try:
-        return _read_item(item, latency, text, scored)
+        return _read_item(item, latency, text, scored, generated)
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
         error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
         return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
 
 
-def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | None) -> Answer:
+def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | None, generated: bool) -> Answer:
     meta = item["meta_info"]
     faces: Counter[str] = Counter()
     chosen = [
@@ -169,12 +195,15 @@ def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | Non
     scored: list[float] = []
     scored_top: list[Row] = []
     if wanted is not None:
-        # The placeholder that a request without new tokens answers with is nobody's prediction.
-        faces, chosen, top, ids = Counter(), [], [], []
+        if not generated:
+            # The placeholder that a request without new tokens answers with is nobody's prediction.
+            faces, chosen, top, ids = Counter(), [], [], []
+            mismatched = False
         entries = (meta.get("input_token_logprobs") or [])[-len(wanted) :] if wanted else []
         scored = [json_reader.number(entry[0], faces) for entry in entries]
-        scored_top = _rows((meta.get("input_top_logprobs") or [])[-len(wanted) :], faces)
-        mismatched = [int(entry[1]) for entry in entries] != list(wanted)
+        if not generated:
+            scored_top = _rows((meta.get("input_top_logprobs") or [])[-len(wanted) :], faces)
+        mismatched |= [int(entry[1]) for entry in entries] != list(wanted)
     finish = meta.get("finish_reason")
     reason = finish.get("type") if isinstance(finish, dict) else finish
     if isinstance(finish, dict) and finish.get("matched") == "NaN happened":

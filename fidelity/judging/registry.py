@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fidelity.judging import batch, decode, impact, sweep, tasks
+from fidelity.judging import batch, decode, equivalence, impact, speed, sweep, tasks
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -23,6 +23,8 @@ JUDGES: dict[ProbeName, Judge] = {
     "impact": impact.judge,
     "tasks": tasks.judge,
     "sweep": sweep.judge,
+    "speed": speed.judge,
+    "equivalence": equivalence.judge,
 }
 
-COMPARERS: dict[ProbeName, Comparer] = {}
+COMPARERS: dict[ProbeName, Comparer] = {"speed": speed.compare, "equivalence": equivalence.compare}

@@ -7,7 +7,7 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Event
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import batch, decode, impact, resend, sweep, tasks
+from fidelity.probes import batch, decode, equivalence, impact, resend, speed, sweep, tasks
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing
@@ -36,4 +36,6 @@ PROBES: dict[ProbeName, Probe] = {
     "impact": Probe(impact.run, impact.parts, impact.unfit, screens=True),
     "tasks": Probe(tasks.run, tasks.parts, tasks.unfit),
     "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True),
+    "speed": Probe(speed.run, speed.parts, visits=2),
+    "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2),
 }

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fidelity.engines import openai_chat, sglang, solitude
+from fidelity.engines import openai_chat, sglang, solitude, stream
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.sglang import Request
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
@@ -99,8 +99,8 @@ class Session:
     def send_batch(
         self, requests: Sequence[Request], observations: Sequence[Callable[..., Observation]]
     ) -> list[Observation]:
-        """Send as one list-valued request; otherwise as `send`. What a text is read as does not matter here:
-        these may be prompts cut anywhere."""
+        """Send as one list-valued request, or streamed ones each by itself, all in flight at once; otherwise
+        as `send`. What a text is read as does not matter here: these may be prompts cut anywhere."""
         return self._send([self._as_text(request) for request in requests], observations)
 
     def _as_text(self, request: Request) -> Request:
@@ -118,7 +118,9 @@ class Session:
         timeout = self._time_left()
         self.budget.take(len(requests))
         sent_at = time.time()
-        if requests[0].chat is not None:
+        if requests[0].stream:
+            answers = stream.generate_all(self.server.client, requests, timeout)
+        elif requests[0].chat is not None:
             answers = [openai_chat.complete(self.server.client, requests[0], timeout)]
         elif len(requests) == 1:
             answers = [sglang.generate(self.server.client, requests[0], timeout)]

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -54,15 +55,42 @@ class Discreet(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = self._inner.handle_request(request)
-        response.read()
+        streams = "event-stream" in response.headers.get("content-type", "")
+        if not streams:
+            response.read()
         headers = [
             (name, hide(value, self._secrets))
             for name, value in response.headers.multi_items()
             if name not in ("content-encoding", "content-length", "transfer-encoding")
         ]
+        if streams:
+            lines = _HiddenLines(response, self._secrets)
+            return httpx.Response(response.status_code, headers=headers, stream=lines)
         text = hide(response.content.decode("utf-8", errors="replace"), self._secrets)
         response.close()
         return httpx.Response(response.status_code, headers=headers, content=text.encode("utf-8"))
 
     def close(self) -> None:
         self._inner.close()
+
+
+class _HiddenLines(httpx.SyncByteStream):
+    """A stream passed on line by line as it comes, as no event is longer than its line."""
+
+    def __init__(self, response: httpx.Response, secrets: tuple[str, ...]) -> None:
+        self._response, self._secrets = response, secrets
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        for chunk in self._response.iter_bytes():
+            *lines, rest = (rest + chunk).split(b"\n")
+            if lines:
+                yield self._hide(b"\n".join(lines) + b"\n")
+        if rest:
+            yield self._hide(rest)
+
+    def _hide(self, data: bytes) -> bytes:
+        return hide(data.decode("utf-8", errors="replace"), self._secrets).encode("utf-8")
+
+    def close(self) -> None:
+        self._response.close()
