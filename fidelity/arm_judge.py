@@ -15,6 +15,7 @@ from fidelity.comparison import (
     with_near_tie,
 )
 from fidelity.evidence import Group, groups_of
+from fidelity.judging import exact
 from fidelity.judging.registry import JUDGES
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
@@ -177,6 +178,8 @@ def _judge_probes(
         elif name in JUDGES:
             own = [obs for obs in observations if obs.probe == name]
             yield from JUDGES[name](plan, arm, record, own, limits)
+    if plan.exact:
+        yield from exact.judge(plan, arm, record, observations, limits)
 
 
 def _judge_cells(

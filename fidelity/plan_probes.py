@@ -82,7 +82,7 @@ class Draft(Section):
     """Speculative decoding: how much of the draft is accepted, and what that costs."""
 
     prompts: int = Field(8, ge=1)
-    tokens: int = Field(128, ge=1)
+    tokens: int = Field(64, ge=2)
     """New tokens of each prompt."""
 
 

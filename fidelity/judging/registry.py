@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fidelity.judging import batch, decode, equivalence, impact, speed, sweep, tasks
+from fidelity.judging import batch, decode, draft, equivalence, impact, speed, sweep, tasks
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -20,6 +20,7 @@ Comparer = Callable[
 JUDGES: dict[ProbeName, Judge] = {
     "decode": decode.judge,
     "batch": batch.judge,
+    "draft": draft.judge,
     "impact": impact.judge,
     "tasks": tasks.judge,
     "sweep": sweep.judge,
@@ -27,4 +28,8 @@ JUDGES: dict[ProbeName, Judge] = {
     "equivalence": equivalence.judge,
 }
 
-COMPARERS: dict[ProbeName, Comparer] = {"speed": speed.compare, "equivalence": equivalence.compare}
+COMPARERS: dict[ProbeName, Comparer] = {
+    "draft": draft.compare,
+    "speed": speed.compare,
+    "equivalence": equivalence.compare,
+}

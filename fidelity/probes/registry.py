@@ -7,7 +7,7 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Event
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import batch, decode, equivalence, impact, resend, speed, sweep, tasks
+from fidelity.probes import batch, decode, draft, equivalence, impact, resend, speed, sweep, tasks
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing
@@ -33,6 +33,7 @@ PROBES: dict[ProbeName, Probe] = {
     "resend": Probe(resend.run, resend.parts, screens=True),
     "decode": Probe(decode.run, decode.parts),
     "batch": Probe(batch.run, batch.parts, batch.unfit, screens=True),
+    "draft": Probe(draft.run, draft.parts, draft.unfit),
     "impact": Probe(impact.run, impact.parts, impact.unfit, screens=True),
     "tasks": Probe(tasks.run, tasks.parts, tasks.unfit),
     "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True),

@@ -35,6 +35,7 @@ class Where:
     kind: str
     group: str
     attempt: int
+    probe: str = PROBE
 
 
 def find_way(length: int, position: int, facts: ServerFacts, min_tail: int) -> Way | None:
@@ -98,7 +99,7 @@ def send_together(
             request, told = requests[row], formed()
             return Observation(
                 arm=at.arm,
-                probe=PROBE,
+                probe=where.probe,
                 role=role,
                 namespace=request.namespace,
                 length=len(request.input_ids),

@@ -57,7 +57,7 @@ def rate_limit(cell: CellVerdict) -> str:
 
     Rounded outwards, to 0.1 % under 10 % and to 1 % above.
     """
-    if not cell.exercised:
+    if not cell.exercised or not (cell.corrupt or cell.rate_upper < 1):
         return "-"
     low, high = _outwards(cell.rate_lower, math.floor), _outwards(cell.rate_upper, math.ceil)
     if cell.corrupt == 0:
@@ -73,8 +73,9 @@ def agreeing(cell: CellVerdict) -> str:
 
 
 def corrupt_prompts(cell: CellVerdict) -> str:
-    """Corrupt prompts of those that took the path."""
-    return share(cell.corrupt, cell.exercised) if cell.exercised else "-"
+    """Corrupt prompts of those that took the path; `-` also for a cell that is not judged by such a rate."""
+    judged = cell.exercised and (cell.corrupt or cell.rate_upper < 1)
+    return share(cell.corrupt, cell.exercised) if judged else "-"
 
 
 def not_numbers(cell: CellVerdict) -> str:
