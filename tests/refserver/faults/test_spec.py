@@ -1,7 +1,9 @@
 """What `--fault` takes, and what it says to the rest."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,17 @@ def test_a_rate_picks_the_same_subjects_for_a_seed_and_about_its_share() -> None
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, False), (1.0, True)])
 def test_the_ends_of_a_rate(rate: float, expected: bool) -> None:
     assert all(Fault("x", (("rate", rate),)).picks(0, bytes([n])) is expected for n in range(200))
+
+
+def test_the_documentation_lists_every_fault_with_its_keys() -> None:
+    page = (Path(__file__).parents[3] / "docs/embedded-engine.md").read_text(encoding="utf-8")
+    table = page.partition("## All faults")[2].partition("Measured over")[0]
+    listed = {}
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            names, keys = line.split("|")[1:3]
+            listed |= dict.fromkeys(re.findall("`(.*?)`", names), set(re.findall(r"`(\w+)`", keys)))
+    assert listed == {name: set(kind.keys) for name, kind in KINDS.items()}
 
 
 def test_parsing_needs_no_numpy() -> None:
