@@ -77,7 +77,7 @@ def test_the_documentation_lists_every_fault_with_its_keys() -> None:
     for line in table.splitlines():
         if line.startswith("| `"):
             names, keys = line.split("|")[1:3]
-            listed |= dict.fromkeys(re.findall("`(.*?)`", names), set(re.findall(r"`(\w+)`", keys)))
+            listed |= {name: set(re.findall(r"`(\w+)`", keys)) for name in re.findall("`(.*?)`", names)}
     assert listed == {name: set(kind.keys) for name, kind in KINDS.items()}
 
 
