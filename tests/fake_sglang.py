@@ -157,7 +157,7 @@ class FakeSglang:
             self._item({**body, "token_ids_logprob": own}, ids, hit, computed, len(prompts))
             for ids, hit, own in zip(prompts, hits, wanted, strict=True)
         ]
-        if self.fault == "nan 500" and any(item["output_ids"][0] == 0 for item in items):
+        if self.fault == "nan 500" and any(item["output_ids"][:1] == [0] for item in items):
             message = "Out of range float values are not JSON compliant"
             return httpx.Response(500, json={"error": {"message": message}})
         return httpx.Response(200, json=items[0] if single else items)
