@@ -174,7 +174,7 @@ def _row(
         missed=dict(Counter(spot.why for spot in lost)),
         examples=tuple(_examples(corrupt)),
         readings=tuple(_readings(moves)),
-        notes=(_map(marks), _words(marks)),
+        notes=(f"from {position}: {_map(marks)}", _words(marks)),
     )
 
 

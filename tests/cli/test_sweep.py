@@ -32,8 +32,8 @@ def maps(done: Done, arm: str = "none") -> dict[str, tuple[str, str]]:
 
 def drawn(state: str, corrupt: int) -> dict[str, Any]:
     row = ("X" * corrupt + REST)[:65]
-    few = f"1-5 {row[:5]}  33 .  64 ."
-    return {"from 64": (state, f"1-65 {row}  97 ."), "from 192": (state, few)}
+    few = f"from 192: 1-5 {row[:5]}  33 .  64 ."
+    return {"from 64": (state, f"from 64: 1-65 {row}  97 ."), "from 192": (state, few)}
 
 
 @pytest.mark.parametrize(

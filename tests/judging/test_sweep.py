@@ -68,7 +68,7 @@ def test_a_clean_row_passes_with_the_bound_of_its_sends(sends: Sends) -> None:
     assert row.state == PASS
     assert row.reason == "0 corrupt of 5 hits: at most 45.1% at 95%"
     assert row.rate_upper == pytest.approx(1 - 0.05 ** (1 / 5))
-    assert row.notes == ("1-3 ...  33 .  64 .", "no corrupt tails; clean: 1 to 3, 33, 64")
+    assert row.notes == ("from 192: 1-3 ...  33 .  64 .", "no corrupt tails; clean: 1 to 3, 33, 64")
     assert (row.exercised, row.sends, row.corrupt) == (5, 5, 0)
 
 
@@ -80,7 +80,7 @@ def test_one_corrupt_send_fails_its_row_and_no_other(sends: Sends, hit: dict[str
     row = found["from 192"]
     assert row.state == FAIL
     assert row.reason == f"corrupt at tail 1: {why}"
-    assert row.notes == ("1-2 X.", "corrupt tails: 1; clean: 2")
+    assert row.notes == ("from 192: 1-2 X.", "corrupt tails: 1; clean: 2")
     assert (row.corrupt, row.exercised, len(row.examples)) == (1, 2, 1)
     assert found["from 64"].state == PASS
     assert list(found) == ["from 64", "from 192"]
@@ -94,7 +94,7 @@ def test_a_single_flip_needs_more_than_rounding(sends: Sends, first: float, seco
     cold = {"top": [[(5, first), (6, second)]], "logprobs": [first]}
     hit = {"output_ids": [6], "top": [[(6, first), (5, second)]], "logprobs": [first]}
     row = judge(sends(1, hit, cold))["from 192"]
-    assert row.notes[0] == f"1 {mark}"
+    assert row.notes[0] == f"from 192: 1 {mark}"
     assert row.state == (FAIL if mark == "X" else PASS)
 
 
@@ -103,7 +103,7 @@ def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> No
     for asked, moved in (([(5, -4.5)], "4.4"), ([], "")):
         hit = {"logprobs": [-4.5], "top": [[(5, -4.5), (8, -4.9), (9, -5.0), (6, -5.1), (7, -5.2)]]}
         row = judge([*sends(1, {**hit, "asked": [asked]}), *sends(2)])["from 192"]
-        assert (row.state, row.notes[0]) == (FAIL, "1-2 X.")
+        assert (row.state, row.notes[0]) == (FAIL, "from 192: 1-2 X.")
         assert f"logprob moved {moved}" in row.reason
     readings = {reading.name: reading.value for reading in row.readings}
     assert readings == pytest.approx(
@@ -116,7 +116,7 @@ def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> No
 def test_a_corrupt_cold_answer_fails_though_the_hit_is_as_corrupt(sends: Sends) -> None:
     """Past the chunked-prefill size the cold send runs the same last step."""
     row = judge([*sends(1, NAN, NAN), *sends(2)])["from 192"]
-    assert (row.state, row.notes[0]) == (FAIL, "1-2 X.")
+    assert (row.state, row.notes[0]) == (FAIL, "from 192: 1-2 X.")
     assert "the cold answer is broken: NaN" in row.reason
 
 
@@ -145,23 +145,23 @@ def test_a_cell_that_did_not_take_its_path_is_no_pass(sends: Sends, hit: dict[st
     assert row.state == NOT_EXERCISED
     assert row.reason.startswith("the path was not taken at tails 2, 3: ")
     assert why in row.reason
-    assert row.notes == ("1-3 .??  33 .", "no corrupt tails; path not taken: 2, 3; clean: 1, 33")
+    assert row.notes == ("from 192: 1-3 .??  33 .", "no corrupt tails; path not taken: 2, 3; clean: 1, 33")
     assert (row.exercised, row.prompts) == (2, 4)
 
 
 def test_a_planned_cell_that_was_never_sent_is_no_pass(sends: Sends) -> None:
     row = judge(sends(1), planned=[(192, 1), (192, 5)])["from 192"]
-    assert (row.state, row.notes[0]) == (NOT_EXERCISED, "1 .  5 ?")
+    assert (row.state, row.notes[0]) == (NOT_EXERCISED, "from 192: 1 .  5 ?")
     assert "nothing was measured" in row.reason
     assert judge([])["map"].state == NOT_EXERCISED
 
 
 def test_every_prompt_of_a_cell_is_asked_for_and_the_worst_is_shown(sends: Sends) -> None:
     two = plans.build({"probes": ["sweep"], "sweep": {"prompts": 2}})
-    assert judge(sends(1), plan=two)["from 192"].notes[0] == "1 ?"
+    assert judge(sends(1), plan=two)["from 192"].notes[0] == "from 192: 1 ?"
     both = [*sends(1), *sends(1, NAN, prompt="c/d", group="c/d@193-1")]
     row = judge(both, plan=two)["from 192"]
-    assert (row.notes[0], row.corrupt, row.exercised) == ("1 X", 1, 2)
+    assert (row.notes[0], row.corrupt, row.exercised) == ("from 192: 1 X", 1, 2)
 
 
 def test_a_retried_cell_counts_once_and_what_was_corrupt_stays(sends: Sends) -> None:
@@ -178,12 +178,12 @@ def test_a_guard_that_leaves_no_short_tail(sends: Sends) -> None:
     full = {"cached_tokens": 0, "expected_cached": 0}
     row = judge([*sends(1, full), *sends(2)], min_tail=2)["from 192"]
     assert row.state == PASS
-    assert row.notes == ("1-2 -.", "no corrupt tails; not left by the guard: 1; clean: 2")
+    assert row.notes == ("from 192: 1-2 -.", "no corrupt tails; not left by the guard: 1; clean: 2")
     row = judge([*sends(1, {"expected_cached": 0}), *sends(2)], min_tail=2)["from 192"]
-    assert (row.state, row.notes[0]) == (FAIL, "1-2 X.")
+    assert (row.state, row.notes[0]) == (FAIL, "from 192: 1-2 X.")
     assert "the guard leaves no tail under 2, yet 1 was recomputed" in row.reason
     row = judge([*sends(1, {**full, **NAN}), *sends(2)], min_tail=2)["from 192"]
-    assert (row.state, row.notes[0]) == (FAIL, "1-2 X.")
+    assert (row.state, row.notes[0]) == (FAIL, "from 192: 1-2 X.")
 
 
 def test_on_a_server_that_others_may_use_a_pass_needs_its_word(sends: Sends) -> None:

@@ -127,10 +127,13 @@ def test_a_fault_at_one_token_is_the_only_mark_on_the_map(play: Any, fake_sglang
     assert [cell.state for cell in cells.values()] == [FAIL, FAIL]
     assert [cell.corrupt for cell in cells.values()] == [1, 1]
     assert cells["from 64"].notes == (
-        "1-65 X" + "." * 64 + "  97 .",
+        "from 64: 1-65 X" + "." * 64 + "  97 .",
         "corrupt tails: 1; clean: 2 to 65, 97",
     )
-    assert cells["from 128"].notes == ("1-5 X....  33 .  64 .", "corrupt tails: 1; clean: 2 to 5, 33, 64")
+    assert cells["from 128"].notes == (
+        "from 128: 1-5 X....  33 .  64 .",
+        "corrupt tails: 1; clean: 2 to 5, 33, 64",
+    )
     # Only a corrupt hit is followed by another cold send.
     assert [one.tail for one in played.records if one.role == "cold2"] == [1, 1]
 
