@@ -9,7 +9,7 @@ from fidelity.engines.formed import OVERLAP, SPLIT
 from fidelity.evidence import MISMATCHED, not_cold
 from fidelity.observations import Answer, Observation
 from fidelity.scoring import corrupt_rules
-from fidelity.stats.divergence import divergence
+from fidelity.stats.divergence import Divergence, divergence
 from fidelity.stats.topk import TopK
 
 
@@ -66,7 +66,7 @@ def judge_send(
     if cold is not None:
         agreement = compare_first_token(cold.answer, sent.answer, near_tie)
         found = _divergence(cold.answer, sent.answer)
-        jsd, moved = found if found is not None else (jsd, moved)
+        jsd, moved = (found.jsd_lower, found.moved) if found is not None else (jsd, moved)
     rules = [*agreement.rules]
     if agreement.corrupt and not rules:
         rules.append(f"first token is not the cold answer's ({agreement.kind}, {agreement.regret:.1f} nat)")
@@ -112,14 +112,12 @@ def _whose(sent: Observation, cold: Observation, others: Mapping[str, Observatio
     token = _first(sent)
     if token is None or token in (_first(cold), _best(cold.answer)):
         return None
-    own = _divergence(cold.answer, sent.answer)
+    own = _farthest(cold.answer, sent.answer)
     near = []
     for prompt, other in others.items():
-        if _best(other.answer) != token:
-            continue
-        found = _divergence(other.answer, sent.answer)
-        if found is not None and (own is None or found[0] < own[0]):
-            near.append((found[0], prompt))
+        far = _farthest(other.answer, sent.answer)
+        if _best(other.answer) == token and far < own:
+            near.append((far, prompt))
     if near:
         return min(near)[1]
     text = (sent.answer.text or "").strip()
@@ -133,12 +131,18 @@ def _whose(sent: Observation, cold: Observation, others: Mapping[str, Observatio
     return max(begun)[1]
 
 
-def _divergence(cold: Answer, sent: Answer) -> tuple[float, float] | None:
+def _divergence(cold: Answer, sent: Answer) -> Divergence | None:
     if not (cold.top and cold.top[0] and sent.top and sent.top[0]):
         return None
     asked = _top(sent.asked[0]) if sent.asked and sent.asked[0] else None
     found = divergence(_top(cold.top[0]), _top(sent.top[0]), q_asked=asked)
-    return (found.jsd_lower, found.moved) if math.isfinite(found.jsd_lower) else None
+    return found if math.isfinite(found.jsd_lower) else None
+
+
+def _farthest(cold: Answer, sent: Answer) -> float:
+    """The upper bound of the JSD: two lists without a common id have a lower bound of 0."""
+    found = _divergence(cold, sent)
+    return math.inf if found is None else found.jsd_upper
 
 
 def _top(row: Sequence[tuple[int, float]]) -> TopK:

@@ -1,6 +1,6 @@
 """The verdicts of the batch probe on records made by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -108,7 +108,7 @@ def flip(given: dict[str, Any]) -> None:
 def another(given: dict[str, Any]) -> None:
     """The row of the next prompt of its batch of two."""
     prompt = given["output_ids"][0] ^ 1
-    given.update(output_ids=[prompt], top=[top(prompt)], text=f"answer{prompt} and")
+    given.update(output_ids=[prompt], top=[top(prompt)], text="words of neither")
 
 
 def unlikely(given: dict[str, Any]) -> None:
@@ -267,7 +267,7 @@ def test_a_server_of_somebody_else_must_say_that_suspects_were_alone(
     assert states(judged(target=attach | {"assume_idle": True})) == {}
 
 
-def test_too_few_rows_are_inconclusive(observation: Any, judged: Any) -> None:
+def test_too_few_rows_are_inconclusive(judged: Callable[..., dict[str, CellVerdict]]) -> None:
     cells = judged(batch={"sizes": SIZES, "rounds": 9})
     assert cells["M=1"].state == "inconclusive"
     assert cells["M=1"].reason.startswith("1 of 9 rows did not take the path")
@@ -284,17 +284,17 @@ def test_rows_that_begin_alike_are_said(judged: Callable[..., dict[str, CellVerd
     assert not cells["M=2"].notes
 
 
-def test_only_the_last_attempt_counts_but_for_corruption(
-    observation: Callable[..., Observation], judged: Callable[..., dict[str, CellVerdict]]
-) -> None:
-    first: Sequence[str] = ("row", "cold", "rescore")
-
+def test_of_an_earlier_attempt_only_corruption_counts(judged: Callable[..., dict[str, CellVerdict]]) -> None:
     def earlier(given: dict[str, Any]) -> None:
-        if given["group"] == "M=2#0":
-            given["attempt"] = 1 if given["prompt"] == "p0" else 0
-            if given["prompt"] == "p1" and given["role"] == "row":
-                flip(given)
+        given["attempt"] = int(given["group"] != "M=2#0" or given["prompt"] == "p0")
 
-    cells = judged(of("M=2", *first, change=earlier))
-    assert cells["M=2"].state == "fail"
-    assert cells["M=2"].corrupt == 1
+    clean = judged(of("M=2", "row", "cold", "rescore", change=earlier))["M=2"]
+    assert (clean.state, clean.sends) == ("inconclusive", 7)
+
+    def corrupt(given: dict[str, Any]) -> None:
+        earlier(given)
+        if given["prompt"] == "p1" and given["role"] == "row":
+            flip(given)
+
+    cell = judged(of("M=2", "row", "cold", "rescore", change=corrupt))["M=2"]
+    assert (cell.state, cell.corrupt, cell.sends) == ("fail", 1, 8)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from fidelity.engines.facts import ServerFacts
 from fidelity.events import ServerReady
 from fidelity.probes.batch import kind_of
-from fidelity.probes.rows import Way, find_way
+from fidelity.probes.rows import Way, find_way, order_canaries
 
 Play = Callable[..., Any]
 
@@ -167,6 +168,12 @@ def test_the_rank_is_pinned(play: Play, fake_sglang: Any) -> None:
     play(fake, SMALL)
     lists = [body for body in fake.bodies if isinstance(body["extra_key"], list)]
     assert [body.get("routed_dp_rank") for body in lists[1:]] == [0] * 6
+
+
+def test_prompts_that_begin_like_another_come_last() -> None:
+    taken = [SimpleNamespace(id=name) for name in "abcde"]
+    begins = {"a": 1, "b": 1, "c": 2, "e": 3}  # of d, nothing came
+    assert order_canaries(SimpleNamespace(taken=taken, begins=begins)) == ["a", "c", "e", "b", "d"]
 
 
 @pytest.mark.parametrize(
