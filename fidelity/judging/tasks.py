@@ -56,7 +56,10 @@ def _judge_file(
     suspects = sum(hit.kind == "suspect" for _, hit in counted)
     p = mcnemar(lost, gained)
     n = len(counted)
-    said = f"hits {n} of {len(pairs)}, {suspects} with a suspect tail"
+    served = sum(bool(hit.answer.cached_tokens) for _, hit in counted)
+    said = f"hits {served} of {len(pairs)}, {suspects} with a suspect tail"
+    if _avoided(record):
+        said += " that the guard avoids"
     if n:
         shares = f"accuracy cold {sum(cold) / n:.3g}, hit {sum(hits) / n:.3g}"
         said = f"{shares} ({lost} lost, {gained} gained); {said}"
@@ -85,7 +88,7 @@ def _judge_file(
         missed=dict(Counter(reason for reason in why if reason is not None)),
         figures=_figures(p, lost, gained, n, limits),
         examples=tuple(_example(group, hit) for group, hit in wrong[:EXAMPLES]),
-        readings=_readings(sum(cold), sum(hits), n, len(pairs), suspects, (lost, gained)),
+        readings=_readings(sum(cold), sum(hits), n, (served, len(pairs), suspects), (lost, gained)),
     )
 
 
@@ -125,12 +128,18 @@ def _state(
 
 
 def _missed(group: Group, hit: Observation, record: ArmRecord) -> str | None:
-    """Why a hit proves nothing. What counts is the tail that the server left, as it was predicted."""
+    """Why a hit proves nothing. What counts is the tail that the server left, as it was predicted; where a
+    guard leaves no suspect tail, that may be the whole prompt."""
     tail = hit.length - (hit.expected_cached or 0)
-    if not hit.expected_cached:
+    if not hit.expected_cached and not (hit.kind == "suspect" and _avoided(record)):
         return f"a prompt of {hit.length} tokens is not served from the cache by a second send"
     cell = Cell(hit.cell, hit.kind, hit.length, tail, "")
     return missed(group, hit, cell, structural=record.min_tail > tail)
+
+
+def _avoided(record: ArmRecord) -> bool:
+    """Does the arm's guard leave no tail as short as a suspect one?"""
+    return any(cell.kind == "suspect" and cell.tail < record.min_tail for cell in record.cells)
 
 
 def _rules(group: Group, hit: Observation, limits: Thresholds) -> tuple[str, ...]:
@@ -149,9 +158,10 @@ def _figures(p: float, lost: int, gained: int, n: int, limits: Thresholds) -> tu
 
 
 def _readings(
-    cold: int, hits: int, n: int, attempts: int, suspects: int, discordant: tuple[int, int]
+    cold: int, hits: int, n: int, sends: tuple[int, int, int], discordant: tuple[int, int]
 ) -> tuple[Reading, ...]:
-    counts = (Reading("hits", n), Reading("attempts", attempts), Reading("hits at a suspect tail", suspects))
+    names = ("hits", "attempts", "hits at a suspect tail")
+    counts = tuple(Reading(name, count) for name, count in zip(names, sends, strict=True))
     if not n:
         return counts
     between = newcombe(hits, n, cold, n)

@@ -17,7 +17,8 @@ from fidelity.prompts.tokenizers import ChatTokenizer, Messages
 
 LETTERS = ("A", "B", "C", "D")
 WHOLE = 48
-"""New tokens that a short JSON object or tool call never needs: cut off, it would not parse."""
+"""New tokens that a short tool call never needs, nor half of them a JSON object: cut off, it would not
+parse."""
 
 MORE_GRID_POINTS = 8
 """How many checkpoints further a prompt may resume that is too long for the first one."""
@@ -62,7 +63,7 @@ PATTERNS = (
     Pattern("regenerate", "the same request again must give the same answer"),
     Pattern("single token", "a class, a route, yes or no: one token", ("classifier", "yes-no"), tokens=1),
     Pattern("multiple choice", "by the first token's logprobs", ("multiple-choice",), tokens=1, letters=True),
-    Pattern("json", "the first token opens a JSON object", ("json",), tokens=WHOLE, parses=True),
+    Pattern("json", "the first token opens a JSON object", ("json",), tokens=WHOLE // 2, parses=True),
     Pattern("tool call", "the first token opens a call", file="tool", tokens=WHOLE, parses=True, chat=True),
     Pattern("long answer", "does corruption go on after the first token?", file="long", known=False),
 )

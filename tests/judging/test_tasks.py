@@ -9,6 +9,7 @@ from fidelity import plan as plans
 from fidelity.judging import tasks
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
+from fidelity.probes.cells import Cell
 from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS, CellVerdict
 
 PLAN = plans.build({"probes": ["tasks"]})
@@ -33,7 +34,7 @@ def ask(observation: Callable[..., Observation]) -> Callable[..., list[Observati
 
 
 def judged(groups: Sequence[list[Observation]], min_tail: int = 1) -> CellVerdict:
-    record = ArmRecord("none", min_tail)
+    record = ArmRecord("none", min_tail, cells=[Cell("L=193 tail=1", "suspect", 193, 1, "")])
     observations = [obs for group in groups for obs in group]
     (cell,) = tasks.judge(PLAN, PLAN.arms[0], record, observations, PLAN.thresholds)
     return cell
@@ -99,6 +100,10 @@ def test_a_nan_fails_by_itself(ask: Any) -> None:
 def test_a_guard_that_retreats_is_held_to_its_own_prediction(ask: Any) -> None:
     groups = [ask(n, cached_tokens=128, expected_cached=128) for n in range(40)]
     assert judged(groups, min_tail=2).state == PASS
+    whole = [ask(n, cached_tokens=0, expected_cached=0) for n in range(40)]
+    assert judged(whole, min_tail=2).state == PASS
+    assert "hits 0 of 40, 40 with a suspect tail that the guard avoids" in judged(whole, min_tail=2).reason
+    assert judged(whole).state == NOT_EXERCISED
     assert judged([ask(n, cached_tokens=128) for n in range(40)]).state == NOT_EXERCISED
 
 

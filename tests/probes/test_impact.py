@@ -77,7 +77,7 @@ def test_each_prompt_is_sent_cold_cold_and_from_the_cache(play: Any, fake_sglang
         "regenerate": 4,
         "single token": 1,
         "multiple choice": 1,
-        "json": 48,
+        "json": 24,
         "tool call": 48,
         "long answer": 4,
     }
