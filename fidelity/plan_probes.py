@@ -119,7 +119,7 @@ class Speed(Section):
 class Equivalence(Section):
     """The same sends on restarted servers: the arms against each other and each against itself."""
 
-    prompts: int = Field(16, ge=2)
+    prompts: int = Field(12, ge=2)
     lengths: tuple[PositiveInt, ...] = Field((193, 385), min_length=1)
     """Tokens of each prompt, computed cold: a path that a guard does not touch."""
 

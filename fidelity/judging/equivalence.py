@@ -67,8 +67,11 @@ def judge(
     readings: list[Reading] = []
     if broken:
         state, reason = FAIL, f"{len(broken)} of {len(sent)} cold answers are broken: {broken[0][1]}"
-    elif len(found) < 2:
-        state, reason = NOT_EXERCISED, "the server was not started twice" if sent else "nothing was measured"
+    elif not _in_common([found]):
+        state, reason = (
+            NOT_EXERCISED,
+            "nothing was answered on two starts" if sent else "nothing was measured",
+        )
     else:
         again = hold(found[1], found[2])
         readings = list(_readings("", again))
@@ -138,10 +141,12 @@ def _compare(
     a, b = (starts(by_arm.get(arm.name, ())) for arm in (first, other))
     names = (first.name, other.name)
     title = f"{other.name} against {first.name}"
-    once = [name for name, own in zip(names, (a, b), strict=True) if len(own) < 2]
-    if once:
-        state = SHOWN if other.baseline else INCONCLUSIVE
-        return Comparison("equivalence", title, names, state, f"{once[0]} was not measured on two starts")
+    if not _in_common((a, b)):
+        once = [name for name, own in zip(names, (a, b), strict=True) if len(own) < 2]
+        reason = (
+            f"{once[0]} was not measured on two starts" if once else "no prompt was answered on every start"
+        )
+        return Comparison("equivalence", title, names, SHOWN if other.baseline else INCONCLUSIVE, reason)
     pairs = _Pairs((hold(a[1], b[1]), hold(a[2], b[2])), hold(a[1], a[2]), hold(b[1], b[2]))
     figures, states = [], []
     for name, least in ((JSD, limits.least_margin), (MOVE, limits.least_move)):
@@ -207,11 +212,16 @@ def _broken(sent: Sequence[Observation]) -> list[tuple[Observation, str]]:
     return [(obs, rules[0]) for obs in sent if (rules := broken_rules(obs.answer))]
 
 
+def _in_common(arms: Sequence[Starts]) -> set[str]:
+    """The prompts and lengths that were answered on both starts of every arm."""
+    answered = [set(own.get(visit, {})) for own in arms for visit in (1, 2)]
+    return set.intersection(*answered)
+
+
 def _lost(arms: Sequence[Starts], by_arm: Mapping[str, Sequence[Observation]], names: Sequence[str]) -> int:
     """Prompts and lengths that were sent to any start and not answered by every one."""
     sent = {obs.group for name in names for obs in by_arm.get(name, ())}
-    answered = set.intersection(*(set(start) for own in arms for start in own.values()))
-    return len(sent - answered)
+    return len(sent - _in_common(arms))
 
 
 def _said(pairs: _Pairs, names: tuple[str, str], figures: Sequence[Figure]) -> str:

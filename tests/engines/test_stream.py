@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from fidelity.observations import Answer
 from fidelity.servers.credentials import Discreet
 
 URL = "http://fake"
+RECORDED = json.loads((Path(__file__).parent / "samples" / "streams.json").read_text(encoding="utf-8"))
 
 
 def event(
@@ -227,6 +229,16 @@ def test_several_are_in_flight_at_once() -> None:
     with httpx.Client(transport=httpx.MockTransport(handler), base_url=URL) as client:
         found = generate_all(client, requests)
     assert [one.output_ids[0] for one in found] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("release", RECORDED)
+def test_what_sglang_streams(release: str) -> None:
+    lines = [line.removeprefix("data: ") for line in RECORDED[release]]
+    answer = read_events((0.5 + 0.1 * n, line) for n, line in enumerate(lines))
+    assert answer.error is None
+    assert (len(answer.output_ids), answer.prompt_tokens, answer.finish_reason) == (3, 100, "length")
+    assert (answer.first_token, answer.first_count, answer.latency) == (0.5, 1, pytest.approx(0.7))
+    assert len(answer.logprobs) == 3
 
 
 def test_tokens_per_second_of_a_wave() -> None:

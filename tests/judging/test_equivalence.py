@@ -171,6 +171,10 @@ def test_one_start_is_no_rerun(start: Any) -> None:
     one = compared(arm(start, 0), start(1, 10))
     assert (one.state, one.reason) == ("inconclusive", "splitk was not measured on two starts")
     assert compared(arm(start, 0), start(1, 10), plan(baseline=True)).state == "shown"
+    # Two starts without a prompt in common are none either.
+    apart = [*start(1, 10)[:3], *start(2, 11)[3:]]
+    assert compared(arm(start, 0), apart).reason == "no prompt was answered on every start"
+    assert judged(apart).reason == "nothing was answered on two starts"
 
 
 def test_what_was_not_answered_everywhere_is_no_pass(start: Any) -> None:
