@@ -8,7 +8,7 @@ from fidelity.judging import changes
 from fidelity.judging.changes import CHANGED, NEAR_TIE, SAME, difference
 from fidelity.observations import Answer
 
-ROWS = [[(5, -0.1), (6, -0.2), (7, -4.0)], [(8, -0.1), (9, -1.0), (7, -4.0)]]
+ROWS = [[(5, -0.1), (6, -0.2), (10, -0.6), (7, -4.0)], [(8, -0.1), (9, -1.0), (7, -4.0)]]
 
 
 def answer(ids: list[int], **given: Any) -> Answer:
@@ -24,6 +24,7 @@ def call(arguments: str, name: str = "give_city") -> list[dict[str, str]]:
     [
         ([5, 8], [5, 8], SAME),
         ([5, 8], [6, 8], NEAR_TIE),  # 0.1 nat at the first token
+        ([5, 8], [10, 8], CHANGED),  # 0.5 nat there
         ([5, 8], [7, 8], CHANGED),
         ([5, 8], [5, 9], NEAR_TIE),  # 0.9 nat at a later one
         ([5, 8], [5, 7], CHANGED),
