@@ -25,6 +25,8 @@ EXAMPLES = 3
 WARNINGS = 5
 READINGS = 4
 """Of each cell; the others are in report.md."""
+TELLING = ("decode", "draft", "tasks", "speed")
+"""Probes whose figures are worth a line of the terminal even where they pass."""
 WIDE = 100
 """Columns from which a table has room to spare."""
 _STYLES = {
@@ -99,12 +101,11 @@ def _say_other_paths(console: Console, verdict: RunVerdict) -> None:
     console.print(table)
     for cell in rows:
         said = "; ".join(words.reading(one) for one in cell.readings[:READINGS])
-        if said:
-            arm = f", arm {cell.arm}" if several else ""
+        arm = f", arm {cell.arm}" if several else ""
+        if said and (cell.state != PASS or cell.probe in TELLING):
             say(console, f"{cell.probe} {cell.name}{arm}: {said}", "dim")
-    for cell in rows:
-        for note in cell.notes:
-            say(console, note)
+        if cell.probe == "sweep":
+            say(console, f"{cell.probe} {'; '.join(cell.notes)}{arm}")
     say(console, "")
 
 

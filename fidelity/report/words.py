@@ -100,13 +100,15 @@ def why(agreement: Agreement) -> str:
 def reading(value: Reading) -> str:
     """`k3 score, mean 0.0016 nat`; with its interval where it has one."""
     interval = "" if value.low is None or value.high is None else f" [{nats(value.low)}, {nats(value.high)}]"
-    return f"{value.name} {nats(value.value)}{interval}{' ' + value.unit if value.unit else ''}"
+    whole = math.isfinite(value.value) and value.value == int(value.value) and abs(value.value) < 1e6
+    number = f"{value.value:g}" if whole else nats(value.value)
+    return f"{value.name} {number}{interval}{' ' + value.unit if value.unit else ''}"
 
 
 def compared(row: Compared) -> list[str]:
     """One row of two arms: name, first, second, ratio with its interval, pairs."""
     unit = f", {row.unit}" if row.unit else ""
-    interval = f"{row.ratio:.3g} [{row.low:.3g}, {row.high:.3g}]"
+    interval = "-" if math.isnan(row.ratio) else f"{row.ratio:.3g} [{row.low:.3g}, {row.high:.3g}]"
     return [f"{row.name}{unit}", nats(row.first), nats(row.second), interval, str(row.n)]
 
 
