@@ -110,7 +110,8 @@ class Speed(Section):
 
     prompts: int = Field(6, ge=1)
     """Prompts of one block; each arm runs two blocks."""
-    tokens: int = Field(48, ge=2)
+    tokens: int = Field(32, ge=2)
+    """New tokens of each timed answer."""
     concurrency: tuple[PositiveInt, ...] = (4,)
     max_slowdown: float | None = Field(None, gt=0)
     """Share by which a guarded arm may be slower than the first arm; None shows it only."""
@@ -119,7 +120,7 @@ class Speed(Section):
 class Equivalence(Section):
     """The same sends on restarted servers: the arms against each other and each against itself."""
 
-    prompts: int = Field(12, ge=2)
+    prompts: int = Field(10, ge=2)
     lengths: tuple[PositiveInt, ...] = Field((193, 385), min_length=1)
     """Tokens of each prompt, computed cold: a path that a guard does not touch."""
 

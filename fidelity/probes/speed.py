@@ -26,6 +26,7 @@ from fidelity.prompts.open import OpenPrompt, open_prompts
 PROBE = "speed"
 WARM_UP, PAIR, SINGLE = "warm-up", "cold and hit", "single"
 WARM_UPS = 1
+WARM_TOKENS = 8
 WAVES = 3
 PROMPT_TOKENS = 24
 """About what an open prompt takes with its template; for forecasts."""
@@ -59,7 +60,7 @@ def run(at: Probing) -> Iterator[Event]:
         for number in range(WAVES):
             send = partial(_wave, at, number * size, size, cell, "wave")
             yield from _group(at, cell, f"wave{number}", size, send)
-    if not sizes and at.plan.speed.concurrency:
+    if not sizes and max(at.plan.speed.concurrency, default=1) > 1:
         yield at.warn("speed: nothing was timed at once: that needs --allow-load, and no --rate")
 
 
@@ -69,13 +70,13 @@ def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: in
     sizes = concurrency(plan, plan.target.kind != "attach" or plan.target.allow_load)
     primes = hit_primes(length, facts, min_tail)
     pair = 1 if primes is None else primes + 2
-    timed = count + WAVES * sum(sizes)
-    unscored = timed + max(sizes, default=1)
+    timed, warm = count + WAVES * sum(sizes), max(sizes, default=1)
     yield Part(
         "speed, warm-up check", 2 * WARM_UPS, WARM_UPS * (2 * PROMPT_TOKENS + tokens), WARM_UPS * tokens
     )
     yield Part("speed, cold and hit", count * pair, count * pair * length, count * pair)
-    yield Part("speed, decode", unscored, unscored * PROMPT_TOKENS, unscored * tokens)
+    yield Part("speed, warm-up streams", warm, warm * PROMPT_TOKENS, warm * WARM_TOKENS)
+    yield Part("speed, decode", timed, timed * PROMPT_TOKENS, timed * tokens)
 
 
 def concurrency(plan: RunPlan, batches: bool) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ def _wave(
     at: Probing, start: int, size: int, cell: str, role: str, group: str, attempt: int
 ) -> Iterator[Observation]:
     """`size` prompts at once, from the open ones' `start` on."""
-    tokens = at.plan.speed.tokens
+    tokens = WARM_TOKENS if role == "warm" else at.plan.speed.tokens
     requests, makers = [], []
     for row in range(size):
         prompt = _open(start + row)
