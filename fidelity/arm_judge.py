@@ -33,6 +33,9 @@ from fidelity.verdicts import (
     CellVerdict,
 )
 
+NO_FIDELITY = ("speed",)
+"""Probes whose passing cells say nothing of what is computed."""
+
 
 @dataclass(frozen=True)
 class CellEvidence:
@@ -257,5 +260,7 @@ def _arm_state(cells: Sequence[CellVerdict]) -> tuple[str, str]:
     resend = [cell for cell in cells if cell.probe == "resend"]
     if resend and not any(cell.kind == "suspect" for cell in resend):
         return INCONCLUSIVE, "not exercised: the plan has no suspect tail, so nothing it measures could fail"
+    if all(cell.probe in NO_FIDELITY for cell in cells):
+        return INCONCLUSIVE, "not exercised: what was measured here is speed, which decides no fidelity"
     worst = max(resend or cells, key=lambda cell: cell.rate_upper)
     return PASS, worst.reason

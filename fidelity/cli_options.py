@@ -127,6 +127,9 @@ def _plan_options(
         list[Path] | None,
         typer.Option("--task-file", help="Graded questions (JSONL) to ask cold and cached; repeatable."),
     ] = None,
+    task_limit: Annotated[
+        int | None, typer.Option("--task-limit", help="Only the first N questions of each file.")
+    ] = None,
     max_slowdown: Annotated[
         float | None,
         typer.Option("--max-slowdown", parser=share, help="Fail a guard that costs more, 0.05 or 5%."),

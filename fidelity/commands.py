@@ -42,7 +42,7 @@ def flags(**given: Any) -> dict[str, Any]:
         "skip": given["skip"] or None,
         "exact": given["exact"],
         "decode": {"tokens": given["tokens"]},
-        "tasks": {"files": given["task_file"] or None},
+        "tasks": {"files": given["task_file"] or None, "limit": given["task_limit"]},
         "speed": {"max_slowdown": given["max_slowdown"]},
         "prompts": prompts,
         "resend": {key: value or None for key, value in resend.items()},
@@ -71,6 +71,10 @@ def run(
             extend(manifest, shared["prompts"]["count"])
         return execute(manifest, resume, console)
     plan = _plan(model, url, guards, config, shared, target)
+    if "tasks" in plan.selected:
+        from fidelity.probes.tasks import questions
+
+        questions(plan)  # a broken line is told before a server starts
     manifest, directory = new_run(plan, output, sys.argv)
     return execute(manifest, directory, console)
 

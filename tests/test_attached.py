@@ -122,6 +122,20 @@ def test_text_is_sent_where_the_vocabulary_stays_unknown(play: Any, fake_sglang:
     assert fake.paths.count("/detokenize") < len(fake.bodies)  # once for each prompt and length
 
 
+def test_what_is_scored_and_what_was_read_before_goes_as_ids(play: Any, fake_sglang: Any) -> None:
+    """Words of an answer can make other tokens, and a list of texts is admitted one by one."""
+    fake = fake_sglang(info={"version": "0.5.17", "vocab_size": None})
+    plan = {"probes": ["decode", "batch"], "decode": {"tokens": 48, "prompts": 6}, "batch": {"sizes": [2]}}
+    played = play(fake, {**plan, "target": {"assume_idle": True, "allow_load": True}})
+    scored = [body for body in fake.bodies if body["logprob_start_len"] == 0]
+    rows = [body for body in fake.bodies if isinstance(body["extra_key"], list)][1:]
+    assert len(scored) > 12
+    assert all("input_ids" in body for body in scored)
+    assert rows
+    assert all("input_ids" in body for body in rows)
+    assert played.cells()["T=0"].state == "pass"
+
+
 def test_a_text_that_is_read_otherwise_ends_the_run(play: Any, fake_sglang: Any) -> None:
     """As by a server that adds a token of its own at the start."""
     unknown = {"vocab_size": None, "version": "0.5.17"}

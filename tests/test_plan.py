@@ -15,7 +15,7 @@ NO_FLAGS: dict[str, Any] = {
     **dict.fromkeys(["prompts", "family", "prompt_folder", "tokenizer", "thinking"]),
     **dict.fromkeys(["hits", "position", "tail", "control", "length"]),
     **dict.fromkeys(["seed", "max_minutes", "fail_fast", "max_rate"]),
-    **dict.fromkeys(["probe", "skip", "tokens", "exact", "sweep", "task_file", "max_slowdown"]),
+    **dict.fromkeys(["probe", "skip", "tokens", "exact", "sweep", "task_file", "task_limit", "max_slowdown"]),
 }
 
 

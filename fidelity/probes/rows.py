@@ -118,4 +118,5 @@ def send_together(
                 **what,  # type: ignore[arg-type]
             )
 
-        return at.session.send_batch(requests, [partial(record, row) for row in range(len(requests))])
+        makers = [partial(record, row) for row in range(len(requests))]
+        return at.session.send_batch(requests, makers, known_ids=True)

@@ -97,15 +97,27 @@ class Session:
         return record
 
     def send_batch(
-        self, requests: Sequence[Request], observations: Sequence[Callable[..., Observation]]
+        self,
+        requests: Sequence[Request],
+        observations: Sequence[Callable[..., Observation]],
+        *,
+        known_ids: bool = False,
     ) -> list[Observation]:
         """Send as one list-valued request, or streamed ones each by itself, all in flight at once; otherwise
-        as `send`. What a text is read as does not matter here: these may be prompts cut anywhere."""
-        return self._send([self._as_text(request) for request in requests], observations)
+        as `send`. What a text is read as does not matter here: these may be prompts cut anywhere.
+        `known_ids`: the server has read each prompt before, alone, as just these tokens; a list of texts it
+        would admit one by one."""
+        sent = requests if known_ids else [self._as_text(request) for request in requests]
+        for request in sent:
+            check_ids(list(request.input_ids), self.vocab_size)
+        return self._send(sent, observations)
 
     def _as_text(self, request: Request) -> Request:
+        """As text where an id might be unknown to the server. Never what is scored: words of an answer can
+        make other tokens than the answer's own, and those are ids that the server itself has given."""
         check_ids(list(request.input_ids), self.vocab_size)
-        if self.vocab_size is not None or self.decode is None or request.chat is not None:
+        known = self.vocab_size is not None or request.score_from is not None
+        if known or self.decode is None or request.chat is not None:
             return request
         return replace(request, text=self.decode(tuple(request.input_ids)))
 

@@ -51,4 +51,4 @@ one stale stale 64 none
 one nan-retreat nan 64 retreat
 one probes-healthy off 64 none,retreat --probe all --tail 1 --control 2 --control 33 -- --tool-call-parser qwen25
 one probes-nan nan 64 none --probe resend --probe decode --probe batch --probe impact --tail 1 --control 2 --control 33
-one ngram off 64 none --probe decode --probe draft -- --speculative-algorithm NGRAM
+one ngram off 1 none --probe decode --probe draft -- --speculative-algorithm NGRAM
