@@ -26,6 +26,7 @@ from fidelity.cli_options import (
     with_plan_options,
 )
 from fidelity.cli_plan import plan
+from fidelity.cli_reproduce import reproduce
 from fidelity.cli_shapes import affected, kernel
 
 app = typer.Typer(
@@ -106,6 +107,7 @@ app.command()(check)
 app.command()(affected)
 app.command()(kernel)
 app.command()(plan)
+app.command()(reproduce)
 
 
 @app.command()

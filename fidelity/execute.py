@@ -16,6 +16,7 @@ from fidelity.observations import read
 from fidelity.plan import RunPlan, Thresholds
 from fidelity.report.console import Progress, print_verdict
 from fidelity.report.write import write_all
+from fidelity.reproduce.reported import scripts
 from fidelity.runner import OBSERVATIONS, run
 
 RESULTS = Path("results")
@@ -94,8 +95,9 @@ def conclude(
 ) -> int:
     """Judge what a directory holds, by the plan's thresholds or others, write the reports, say the verdict;
     returns the exit code."""
-    verdict = judge(manifest, read(directory / OBSERVATIONS), thresholds)
-    write_all(directory, verdict, manifest)
+    observations = read(directory / OBSERVATIONS)
+    verdict = judge(manifest, observations, thresholds)
+    write_all(directory, verdict, manifest, scripts(directory, verdict, manifest, observations))
     print_verdict(console, verdict, directory)
     return verdict.exit_code
 

@@ -1,8 +1,13 @@
 """Cells of several arms side by side, and the examples worth showing first."""
 
+from collections.abc import Mapping
 from itertools import chain, zip_longest
 
 from fidelity.verdicts import ArmVerdict, CellVerdict, Example, RunVerdict
+
+Key = tuple[str, str, str]
+Scripts = Mapping[Key, str]
+"""What shows each failing cell again: requests for a shell, or the command that prints them."""
 
 _KIND_ORDER = {"suspect": 0, "control": 1, "floor": 2}
 
@@ -25,6 +30,19 @@ def examples(verdict: RunVerdict, most: int) -> list[tuple[CellVerdict, Example]
     """Up to `most` examples, the arms taking turns, each prompt once per arm."""
     turns = zip_longest(*(_of_arm(arm) for arm in verdict.arms))
     return [found for found in chain.from_iterable(turns) if found is not None][:most]
+
+
+def key_of(cell: CellVerdict) -> Key:
+    """What tells a cell from all others of a run: arm, probe and name."""
+    return cell.arm, cell.probe, cell.name
+
+
+def first_scripts(verdict: RunVerdict, scripts: Scripts) -> list[tuple[str, str]]:
+    """Each arm with the first of its scripts, in their order."""
+    found: dict[str, str] = {}
+    for (arm, _, _), script in scripts.items():
+        found.setdefault(arm, script)
+    return [(arm.name, found[arm.name]) for arm in verdict.arms if arm.name in found]
 
 
 def _of_arm(arm: ArmVerdict) -> list[tuple[CellVerdict, Example]]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from fidelity.report import cells, words
 from fidelity.report.progress import Progress
 from fidelity.report.screen import say, text
+from fidelity.reproduce.failing import command, failing_cells, first_shown
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -71,6 +72,9 @@ def print_verdict(console: Console, verdict: RunVerdict, directory: Path) -> Non
         say(console, f"warning: {warning}", "yellow")
     if len(warnings) > WARNINGS:
         say(console, f"... and {len(warnings) - WARNINGS} more warnings in report.md", "yellow")
+    failing = first_shown(failing_cells(verdict))
+    if failing is not None:
+        say(console, f"reproduce: {command(directory, failing, verdict)}")
     if verdict.bound:
         say(console, f"this pass says: {verdict.bound}")
     say(console, f"{words.verdict_line(verdict)}  report: {directory}", _STYLES.get(verdict.state, ""))
@@ -116,11 +120,13 @@ def _say_comparisons(console: Console, verdict: RunVerdict) -> None:
             continue
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2), header_style="bold")
         table.add_column("")
-        for heading in (*one.arms, "ratio [95 %]", "n"):
+        for heading in (*(one.headings or one.arms), "ratio [95 %]", "n"):
             table.add_column(heading, justify="right")
         for row in one.rows:
             table.add_row(*map(text, words.compared(row)))
         console.print(table)
+        for value in one.readings:
+            say(console, f"  {words.reading(value)}", "dim")
         say(console, "")
 
 

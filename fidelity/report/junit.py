@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fidelity.report import words
+from fidelity.report.cells import Scripts, key_of
 from fidelity.report.files import write_text
 from fidelity.verdicts import (
     COULD_NOT_RUN,
@@ -25,12 +26,12 @@ from fidelity.verdicts import (
 )
 
 
-def write_junit(path: Path, verdict: RunVerdict) -> None:
-    """Raises ResultsError when it cannot be written."""
+def write_junit(path: Path, verdict: RunVerdict, scripts: Scripts | None = None) -> None:
+    """`scripts` stand with the cells that they show again. Raises ResultsError when it cannot be written."""
     from junitparser import JUnitXml
 
     xml = JUnitXml(f"fidelity: {words.readable(verdict.label)}")
-    suites = [_arm_suite(verdict, arm) for arm in verdict.arms]
+    suites = [_arm_suite(verdict, arm, scripts or {}) for arm in verdict.arms]
     if verdict.comparisons:
         suites.append(_comparisons(verdict))
     deciding = [arm.state for arm in verdict.arms if not arm.baseline]
@@ -49,7 +50,7 @@ def write_junit(path: Path, verdict: RunVerdict) -> None:
     write_text(path, buffer.getvalue().decode("utf-8"))
 
 
-def _arm_suite(verdict: RunVerdict, arm: ArmVerdict) -> Any:
+def _arm_suite(verdict: RunVerdict, arm: ArmVerdict, scripts: Scripts) -> Any:
     place = f"fidelity.{arm.name}"
     cases = [
         _case(
@@ -57,7 +58,7 @@ def _arm_suite(verdict: RunVerdict, arm: ArmVerdict) -> Any:
             place,
             cell.state,
             cell.reason,
-            "\n".join([verdict.label, *_about_cell(cell)]),
+            "\n".join([verdict.label, *_about_cell(cell), *_script(cell, scripts)]),
             baseline=arm.baseline,
         )
         for cell in arm.cells
@@ -153,6 +154,11 @@ def _about_cell(cell: CellVerdict) -> Iterator[str]:
             f"{example.prompt}: cold {words.quoted(example.cold)}, then {words.quoted(example.other)} "
             f"({example.cached_tokens} cached, tail {example.tail}; {example.why})"
         )
+
+
+def _script(cell: CellVerdict, scripts: Scripts) -> list[str]:
+    script = scripts.get(key_of(cell))
+    return [] if script is None else ["", "To reproduce it:", script.rstrip()]
 
 
 def _about_run(verdict: RunVerdict) -> str:

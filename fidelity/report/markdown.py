@@ -8,6 +8,7 @@ from typing import Any
 
 from fidelity.manifest import ArmRecord, Manifest
 from fidelity.report import cells, words
+from fidelity.report.cells import Scripts
 from fidelity.report.files import write_text
 from fidelity.verdicts import CellVerdict, Figure, RunVerdict, Spread
 
@@ -28,19 +29,22 @@ _FACTS = (
 _TEXT_LIMIT = 200
 
 
-def write_markdown(path: Path, verdict: RunVerdict, manifest: Manifest) -> None:
+def write_markdown(
+    path: Path, verdict: RunVerdict, manifest: Manifest, scripts: Scripts | None = None
+) -> None:
     """Raises ResultsError when it cannot be written."""
-    write_text(path, render(verdict, manifest))
+    write_text(path, render(verdict, manifest, scripts))
 
 
-def render(verdict: RunVerdict, manifest: Manifest) -> str:
-    """The text of report.md."""
+def render(verdict: RunVerdict, manifest: Manifest, scripts: Scripts | None = None) -> str:
+    """The text of report.md. Of each arm the first of `scripts` is told."""
     text: str = _template().render(
         verdict=verdict,
         manifest=manifest,
         line=words.verdict_line(verdict),
         warnings=words.all_warnings(verdict),
         rows=cells.side_by_side(verdict),
+        scripts=cells.first_scripts(verdict, scripts or {}),
         cell_row=_cell_row,
         other_row=_other_row,
         reading=words.reading,
