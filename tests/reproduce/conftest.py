@@ -16,6 +16,7 @@ from fidelity.verdicts import FAIL, CellVerdict
 
 TOP = [[(5, -0.1), (6, -3.0), (7, -4.0)]]
 NAN = {"output_ids": [0], "text": "!", "top": [[(0, float("nan"))]], "faces": {"null": 1}, "values": 4}
+FACTS = {"engine": "sglang", "version": "0.5.21", "model": "M", "simulated": False}
 BODY = re.compile(r"-d '(.*)'$", re.MULTILINE)
 
 
@@ -25,7 +26,7 @@ def manifest() -> Manifest:
     cells = [
         Cell(f"L={length} tail={length - 192}", "suspect", length, length - 192, "") for length in (193, 194)
     ]
-    return Manifest("run-1", "", plan, arms={"none": ArmRecord("none", 1, {"version": "0.5.21"}, cells)})
+    return Manifest("run-1", "", plan, arms={"none": ArmRecord("none", 1, FACTS, cells)})
 
 
 @pytest.fixture
