@@ -17,8 +17,9 @@ import httpx
 from fidelity.engines import solitude
 from fidelity.servers.running import RunningServer
 
-LOG, METRICS, OVERLAP, SPLIT = "log", "metrics", "overlap", "split"
-"""What an observation's `formed` can begin with; SPLIT goes on with the sizes of the batches, as in 1+3."""
+LOG, METRICS, OVERLAP, UNTOLD, SPLIT = "log", "metrics", "overlap", "untold", "split"
+"""What an observation's `formed` can begin with; SPLIT goes on with the sizes of the batches, as in 1+3.
+UNTOLD is overlap on a server that has neither a log of ours nor load figures."""
 
 _PREFILL = re.compile(rb"Prefill batch\b[^\n]*?#new-seq: (\d+)[^\n]*\n")
 _PATIENCE = 0.5  # seconds that a log line may trail the reply
@@ -27,8 +28,8 @@ _PAUSE = 0.02  # seconds between two looks
 
 @dataclass(frozen=True)
 class Formed:
-    """`how`: log and metrics show that all rows ran together; overlap (of their times) lets it be assumed;
-    empty for a single row that nothing tells of. `alone` as in `solitude.Witness`."""
+    """`how`: log and metrics show that all rows ran together; overlap (of their times) and untold let it be
+    assumed; empty for a single row that nothing tells of. `alone` as in `solitude.Witness`."""
 
     how: str
     alone: bool | None
@@ -59,10 +60,17 @@ class Witness:
                     if how is None and running == rows:
                         how = METRICS
                     alone = self._alone(before, computed)
-                    told.append(Formed(how or (OVERLAP if rows > 1 else ""), alone and running <= rows))
+                    if how is None and rows > 1:
+                        how = OVERLAP if self._tells() else UNTOLD
+                    told.append(Formed(how or "", alone and running <= rows))
                 return told[0]
 
             yield formed
+
+    def _tells(self) -> bool:
+        """Is there anything by which the server could have shown it?"""
+        ranks = None if self._log else solitude.loads(self._client)
+        return self._log is not None or (ranks is not None and solitude.running(ranks) is not None)
 
     def _alone(self, before: solitude.Load | None, computed: int) -> bool | None:
         if self._watch is None or before is None:

@@ -6,13 +6,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fidelity.engines.formed import LOG, METRICS
+from fidelity.engines.formed import LOG, METRICS, OVERLAP
 from fidelity.judging.few import decide, rate_limits
 from fidelity.judging.moved import Finding
 from fidelity.judging.rows import Judged
 from fidelity.plan import RunPlan, Thresholds
 from fidelity.probes.rows import PROBE
-from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS, CellVerdict, Example, Reading
+from fidelity.verdicts import (
+    FAIL,
+    INCONCLUSIVE,
+    NOT_APPLICABLE,
+    NOT_EXERCISED,
+    PASS,
+    CellVerdict,
+    Example,
+    Reading,
+)
 
 EXAMPLES = 3
 SHOWN_CHARACTERS = 80
@@ -92,9 +101,12 @@ def _doubts(plan: RunPlan, cell: Cell, rows: Sequence[Judged], reason: str) -> t
     """What a pass needs beside clean rows."""
     assumed = sum(row.assumed for row in rows)
     if assumed:
-        return INCONCLUSIVE, (
-            f"assumed, not shown, that {assumed} of {len(rows)} rows ran together: the server's log and load "
-            "figures do not tell"
+        said = f"assumed, not shown, that {assumed} of {len(rows)} rows ran together"
+        if any(row.formed == OVERLAP for row in rows):
+            return INCONCLUSIVE, f"{said}: the server's log and load figures do not tell"
+        return (
+            NOT_APPLICABLE,
+            f"{said}: the server has no load figures, and its log is not ours (rows are clean)",
         )
     attached = plan.target.kind == "attach" and not plan.target.assume_idle
     silent = sum(row.sent.alone is None for row in rows)

@@ -16,7 +16,17 @@ from fidelity.scoring import Scored, score
 from fidelity.stats.equivalence import margin, upper_limit
 from fidelity.stats.scores import summarise, token_scores
 from fidelity.stats.topk import FloatArray
-from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Example, Figure, Reading
+from fidelity.verdicts import (
+    FAIL,
+    INCONCLUSIVE,
+    NOT_APPLICABLE,
+    NOT_EXERCISED,
+    PASS,
+    CellVerdict,
+    Example,
+    Figure,
+    Reading,
+)
 
 REFERENCE = 2e-3
 """nats: the mean k3 up to which sglang's own tests accept a hybrid model (Qwen3-Next-80B); shown, never
@@ -63,6 +73,8 @@ def _judge_cell(
     if cell == SAMPLED and not found:
         why = ["the leg at temperature 0 was not clean"]
     state, reason = decide("answers", len(corrupt), exercised, planned, why, limits)
+    if state == NOT_EXERCISED and found and all(_silent(obs) for obs, _, _ in found):
+        state, reason = NOT_APPLICABLE, "the server gives no logprobs"
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)
     moved = _moved(scored, floors, limits, plan.seed)
     if moved is not None:
@@ -99,6 +111,11 @@ def _judge_cell(
         examples=tuple(_examples(corrupt)),
         readings=tuple(_readings(found, scored, floors, cell)),
     )
+
+
+def _silent(obs: Observation) -> bool:
+    """An answer with tokens and without a logprob for any of them."""
+    return bool(obs.answer.output_ids) and not obs.answer.logprobs and not obs.answer.faces
 
 
 def _missed(obs: Observation, scored: Scored | None) -> str | None:

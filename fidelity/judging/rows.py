@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fidelity.compare import Agreement, compare_first_token
-from fidelity.engines.formed import OVERLAP, SPLIT
+from fidelity.engines.formed import OVERLAP, SPLIT, UNTOLD
 from fidelity.evidence import MISMATCHED, not_cold
 from fidelity.observations import Answer, Observation
 from fidelity.scoring import corrupt_rules
@@ -33,7 +33,7 @@ class Judged:
     @property
     def assumed(self) -> bool:
         """Nothing but the one request lets one believe that the rows ran together."""
-        return self.formed == OVERLAP
+        return self.formed in (OVERLAP, UNTOLD)
 
 
 def groups(

@@ -124,7 +124,7 @@ def test_a_log_that_names_no_batches_gives_way_to_the_load_figures(log: Path) ->
 
 def test_nothing_tells() -> None:
     with Witness(server()).watching(2, 2) as told:
-        assert told() == Formed("overlap", None)
+        assert told() == Formed("untold", None)
     with Witness(server()).watching(1, 1) as told:
         assert told() == Formed("", None)
 

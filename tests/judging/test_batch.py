@@ -176,6 +176,7 @@ def test_a_wrong_answer_of_the_model_itself_is_no_cross_talk(
     [
         ({"formed": "split 1+3"}, "not exercised", "the server ran the rows as 1+3"),
         ({"formed": "overlap"}, "inconclusive", "assumed, not shown, that 8 of 8 rows ran together"),
+        ({"formed": "untold"}, "not applicable", "assumed, not shown, that 8 of 8 rows ran together"),
         ({"formed": "metrics"}, "pass", ""),
         ({"alone": False}, "not exercised", "other requests ran at the same time"),
         ({"cached_tokens": 0}, "not exercised", "no hit: cached_tokens 0 instead of 192"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS
+from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_APPLICABLE, NOT_EXERCISED, PASS
 
 PLAN = {"probes": ["decode"], "decode": {"tokens": 96, "prompts": 6}}
 IDLE = {"target": {"assume_idle": True}}
@@ -79,11 +79,13 @@ def test_a_move_without_a_wrong_token_is_seen(play: Callable[..., Any], fake_sgl
     assert play(Surer(), {**PLAN, **IDLE}, name="near").cells()["T=0"].state == PASS
 
 
-def test_without_logprobs_it_is_not_exercised(play: Callable[..., Any], fake_sglang: Any) -> None:
+def test_without_logprobs_it_is_not_applicable(play: Callable[..., Any], fake_sglang: Any) -> None:
     fake = fake_sglang(fault="no logprobs", affects=lambda *_: True)
-    cell = play(fake, {**PLAN, **IDLE}).cells()["T=0"]
-    assert (cell.state, cell.exercised) == (NOT_EXERCISED, 0)
-    assert "no logprobs" in cell.reason
+    played = play(fake, {**PLAN, **IDLE})
+    cell = played.cells()["T=0"]
+    assert (cell.state, cell.exercised) == (NOT_APPLICABLE, 0)
+    assert cell.reason == "the server gives no logprobs"
+    assert played.verdict.state == INCONCLUSIVE, "nothing else was looked at"
 
 
 def test_company_while_decoding_proves_nothing(play: Callable[..., Any], fake_sglang: Any) -> None:
