@@ -10,6 +10,8 @@ from fidelity.engines import sglang, vocabulary
 from fidelity.engines.facts import ServerFacts
 from fidelity.plan import RunPlan
 from fidelity.probes.cells import Cell, choose_cells
+from fidelity.probes.decode import samples
+from fidelity.probes.draft import rows_together
 from fidelity.probes.part import Part
 from fidelity.probes.resend import SHOW_TOKENS
 from fidelity.report.words import readable
@@ -64,11 +66,14 @@ def _lines(
     asks: bool,
 ) -> Iterator[str]:
     hits = plan.prompts.count * len(cells) * plan.resend.hits
-    batch = "a warm-up batch of 4 (--allow-load), else one" if preflight.may_load(plan, server) else "one"
     yield f"prompts: {plan.prompts.count}, up to {plan.prompts.count} more screened where the model is unsure"
     yield f"after a corrupt hit: 2 more requests of {SHOW_TOKENS} new tokens, once for each prompt and length"
     yield f"a failed request: its prompt and length start again, {plan.resend.attempts} times at most"
-    yield f"at once: {batch}"
+    yield f"at once: {_at_once(plan, facts) if preflight.may_load(plan, server) else 'one'}"
+    if "decode" in plan.selected and samples(plan):
+        yield "at temperature 1: the second decode leg, after a clean first one (--allow-sampling)"
+    if "impact" in plan.selected:
+        yield "POST /v1/chat/completions for its tool calls, if the server parses them"
     yield f"at most: {_limits(plan)}"
     if asks:
         yield "POST /generate once more, with an id that is refused: the refusal tells the vocabulary's size"
@@ -78,6 +83,17 @@ def _lines(
         yield "POST /detokenize once for each prompt and length: text is sent in place of ids"
     yield f"GET /v1/loads on both sides of each of {hits} hits, if the server has it"
     yield "GET /server_info and /model_info once; nothing is flushed, and /health is never asked"
+
+
+def _at_once(plan: RunPlan, facts: ServerFacts) -> str:
+    together = {
+        "batch": max((*plan.batch.sizes, plan.batch.ragged)),
+        "draft": rows_together(plan, facts),
+        "speed": max(plan.speed.concurrency, default=1),
+    }
+    most = {name: count for name, count in together.items() if name in plan.selected}
+    more = "".join(f", up to {count} in {name}" for name, count in most.items())
+    return f"a warm-up batch of 4{more} (--allow-load), else one"
 
 
 def _limits(plan: RunPlan) -> str:

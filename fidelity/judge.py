@@ -104,13 +104,18 @@ def _compare_arms(
 
 
 def _bound(deciding: Sequence[ArmVerdict], limits: Thresholds) -> str:
-    cells = [cell for arm in deciding for cell in arm.cells if cell.probe == "resend"]
-    if not cells:
-        return ""
-    corrupt = max(cell.corrupt for cell in cells)
-    prompts = min(cell.exercised for cell in cells)
-    rate = f"at most {limits.max_rate * 100:g} % at {limits.confidence * 100:g} %"
-    return f"{corrupt} corrupt prompts of {prompts}: {rate}"
+    """What the pass excludes: of re-sends, and of what the probes that send few prompts looked at."""
+    cells = [cell for arm in deciding for cell in arm.cells if cell.state == PASS]
+    resend = [cell for cell in cells if cell.probe == "resend"]
+    few = dict.fromkeys(cell.probe for cell in cells if cell.probe != "resend" and cell.rate_upper < 1)
+    at = f"at {limits.confidence * 100:g} %"
+    said = []
+    if resend:
+        corrupt, prompts = max(cell.corrupt for cell in resend), min(cell.exercised for cell in resend)
+        said.append(f"{corrupt} corrupt prompts of {prompts}: at most {limits.max_rate * 100:g} % {at}")
+    if few:
+        said.append(f"{', '.join(few)}: none corrupt, at most {limits.coarse_rate * 100:g} % {at}")
+    return "; ".join(said)
 
 
 def _exit_code(state: str, manifest: Manifest) -> int:
