@@ -103,8 +103,8 @@ def _plan_options(
         Many,
         typer.Option(
             "--probe",
-            help="resend, decode, batch, draft, impact, tasks, speed, equivalence, sweep or all; repeatable. "
-            "[default: resend and a short decode]",
+            help="resend, decode, batch, draft, impact, tasks, speed, equivalence, sweep, checkpoint or all; "
+            "repeatable. [default: resend and a short decode]",
         ),
     ] = None,
     skip: Annotated[Many, typer.Option("--skip", help="Leave out this probe; repeatable.")] = None,

@@ -20,6 +20,7 @@ from fidelity.plan_probes import (
     PATHS,
     SHORT_DECODE,
     Batch,
+    Checkpoint,
     Decode,
     Draft,
     Equivalence,
@@ -110,6 +111,7 @@ class RunPlan(Section):
     speed: Speed = Speed()
     equivalence: Equivalence = Equivalence()
     sweep: Sweep = Sweep()
+    checkpoint: Checkpoint = Checkpoint()
     thresholds: Thresholds = Thresholds()
     seed: int = 0
     max_minutes: float | None = Field(None, gt=0)
@@ -220,6 +222,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "speed": Speed,
     "equivalence": Equivalence,
     "sweep": Sweep,
+    "checkpoint": Checkpoint,
     "thresholds": Thresholds,
 }
 

@@ -6,7 +6,9 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-ProbeName = Literal["resend", "decode", "batch", "draft", "impact", "tasks", "speed", "equivalence", "sweep"]
+ProbeName = Literal[
+    "resend", "decode", "batch", "draft", "impact", "tasks", "speed", "equivalence", "sweep", "checkpoint"
+]
 
 ALL_PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
 
@@ -133,3 +135,9 @@ class Sweep(Section):
     """Positions to resume from, in units of the grid; the least is mapped at every tail."""
     beyond: tuple[PositiveInt, ...] = (1, 2, 33)
     """Tails past the grid, in tokens beyond it."""
+
+
+class Checkpoint(Section):
+    """Prefixes of one prompt that all resume from one stored checkpoint."""
+
+    prompts: int = Field(6, ge=1)

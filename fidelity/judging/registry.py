@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fidelity.judging import batch, decode, draft, equivalence, impact, speed, sweep, tasks
+from fidelity.judging import batch, checkpoint, decode, draft, equivalence, impact, speed, sweep, tasks
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -24,6 +24,7 @@ JUDGES: dict[ProbeName, Judge] = {
     "impact": impact.judge,
     "tasks": tasks.judge,
     "sweep": sweep.judge,
+    "checkpoint": checkpoint.judge,
     "speed": speed.judge,
     "equivalence": equivalence.judge,
 }

@@ -40,6 +40,8 @@ SAID = {
 WHY = (
     "one character for each tail: . agrees, ~ near-tie, X corrupt, ? path not taken, - not left by the guard"
 )
+SMALLEST_CORRUPT, LARGEST_CORRUPT = "smallest corrupt tail", "largest corrupt tail"
+SMALLEST_CLEAN = "smallest clean tail"
 EXAMPLES = 3
 SHOWN_CHARACTERS = 80
 
@@ -65,7 +67,7 @@ def judge(
     rows: dict[int, list[Spot]] = defaultdict(list)
     for position, tail in sorted({(place, tail) for place, tail in record.sweep} | set(groups)):
         found = groups[position, tail]
-        spots = [spot for group in found if (spot := _spot(position, tail, group, record, limits))]
+        spots = [spot for group in found if (spot := find_spot(position, tail, group, record, limits))]
         lacking = plan.sweep.prompts - sum(group.last for group in found)
         spots += [Spot(tail, MISSED, "nothing was measured")] * lacking
         rows[position] += spots
@@ -74,8 +76,9 @@ def judge(
     return found_rows or [_nothing(arm.name)]
 
 
-def _spot(position: int, tail: int, group: Group, record: ArmRecord, limits: Thresholds) -> Spot | None:
-    """None for an attempt that a failed request ended, unless it is corrupt or the server's own fault."""
+def find_spot(position: int, tail: int, group: Group, record: ArmRecord, limits: Thresholds) -> Spot | None:
+    """What one prompt at one tail shows; None for an attempt that a failed request ended, unless it is
+    corrupt or the server's own fault."""
     cell = Cell("", "suspect", position + tail, tail, "")
     structural = record.min_tail > tail
     hit = group.hits[0] if group.hits else None
@@ -172,8 +175,8 @@ def _row(
         faces=dict(faces),
         values=sum(hit.answer.values for hit in hits),
         missed=dict(Counter(spot.why for spot in lost)),
-        examples=tuple(_examples(corrupt)),
-        readings=tuple(_readings(moves)),
+        examples=tuple(spot_examples(corrupt)),
+        readings=(*_readings(moves), *_extremes(marks)),
         notes=(f"from {position}: {_map(marks)}", _words(marks)),
     )
 
@@ -186,6 +189,16 @@ def _readings(moves: Sequence[tuple[bool, float]]) -> Iterator[Reading]:
             yield Reading(
                 f"|delta logprob| at {name} tails, {'least' if corrupt else 'largest'}", least, "nat"
             )
+
+
+def _extremes(marks: Mapping[int, str]) -> Iterator[Reading]:
+    corrupt = [tail for tail, mark in marks.items() if mark == CORRUPT]
+    clean = [tail for tail, mark in marks.items() if mark == AGREES]
+    if corrupt:
+        yield Reading(SMALLEST_CORRUPT, min(corrupt), "tokens")
+        yield Reading(LARGEST_CORRUPT, max(corrupt), "tokens")
+    if corrupt and clean:
+        yield Reading(SMALLEST_CLEAN, min(clean), "tokens")
 
 
 def _nothing(arm: str) -> CellVerdict:
@@ -237,7 +250,7 @@ def _span(first: int, last: int, between: str = "-") -> str:
     return str(first) if first == last else f"{first}{between}{last}"
 
 
-def _examples(corrupt: Sequence[Spot]) -> Iterator[Example]:
+def spot_examples(corrupt: Sequence[Spot]) -> Iterator[Example]:
     for spot in corrupt[:EXAMPLES]:
         if spot.group is None:
             continue

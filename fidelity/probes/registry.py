@@ -7,7 +7,7 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Event
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import batch, decode, draft, equivalence, impact, resend, speed, sweep, tasks
+from fidelity.probes import batch, checkpoint, decode, draft, equivalence, impact, resend, speed, sweep, tasks
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing
@@ -39,4 +39,5 @@ PROBES: dict[ProbeName, Probe] = {
     "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True),
     "speed": Probe(speed.run, speed.parts, visits=2),
     "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2),
+    "checkpoint": Probe(checkpoint.run, checkpoint.parts, checkpoint.unfit, screens=True),
 }

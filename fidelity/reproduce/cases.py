@@ -19,6 +19,7 @@ from fidelity.verdicts import CellVerdict
 _PAIRED: dict[str, Callable[..., str]] = {
     "resend": rules.first_token,
     "sweep": rules.beyond_rounding,
+    "checkpoint": rules.beyond_rounding,
     "impact": rules.whole_answer,
     "tasks": rules.whole_answer,
 }
@@ -76,7 +77,7 @@ def _by_rule(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
 
 def _by_tail(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
     """A tail that the guard should not leave."""
-    if cell.probe in ("resend", "sweep"):
+    if cell.probe in ("resend", "sweep", "checkpoint"):
         for sends in _of_cell(cell, of):
             yield from _pairs(cell, sends, partial(rules.short_tail, of.record.min_tail), of)
 

@@ -107,7 +107,13 @@ def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> No
         assert f"logprob moved {moved}" in row.reason
     readings = {reading.name: reading.value for reading in row.readings}
     assert readings == pytest.approx(
-        {"|delta logprob| at clean tails, largest": 0.0, "|delta logprob| at corrupt tails, least": 4.4}
+        {
+            "|delta logprob| at clean tails, largest": 0.0,
+            "|delta logprob| at corrupt tails, least": 4.4,
+            "smallest corrupt tail": 1,
+            "largest corrupt tail": 1,
+            "smallest clean tail": 2,
+        }
     )
     near = {"logprobs": [-0.9], "top": [[(5, -0.9), (6, -1.2), (7, -1.9)]]}
     assert judge(sends(1, near))["from 192"].state == PASS
