@@ -65,7 +65,8 @@ def _lines(
     *,
     asks: bool,
 ) -> Iterator[str]:
-    hits = plan.prompts.count * len(cells) * plan.resend.hits
+    hits = plan.prompts.count * len(cells) * plan.resend.hits if "resend" in plan.selected else 0
+    watched = hits + (plan.decode_size[0] if "decode" in plan.selected else 0)
     yield f"prompts: {plan.prompts.count}, up to {plan.prompts.count} more screened where the model is unsure"
     yield f"after a corrupt hit: 2 more requests of {SHOW_TOKENS} new tokens, once for each prompt and length"
     yield f"a failed request: its prompt and length start again, {plan.resend.attempts} times at most"
@@ -81,7 +82,7 @@ def _lines(
         yield "POST /tokenize to fit each prompt to each length, some 2 to 10 times for each"
     if facts.vocab_size is None and not asks and not plan.prompts.tokenizer:
         yield "POST /detokenize once for each prompt and length: text is sent in place of ids"
-    yield f"GET /v1/loads on both sides of each of {hits} hits, if the server has it"
+    yield f"GET /v1/loads on both sides of each of {watched} hits and decodes, if the server has it"
     yield "GET /server_info and /model_info once; nothing is flushed, and /health is never asked"
 
 

@@ -35,9 +35,9 @@ class Scored:
     def delta(self) -> FloatArray:
         return self.clean - self.generated
 
-    def first_bad(self) -> int | None:
-        """The first token (from 0) that is undefined or hard."""
-        bad = np.flatnonzero(self.undefined | ~(self.regret <= HARD))
+    def first_bad(self, *, regret: bool = True) -> int | None:
+        """The first token (from 0) that is undefined or, with `regret`, hard."""
+        bad = np.flatnonzero(self.undefined | (~(self.regret <= HARD) & regret))
         return int(bad[0]) if bad.size else None
 
 

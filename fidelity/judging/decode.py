@@ -174,7 +174,8 @@ def _readings(
     yield Reading(
         "longest run of one id", max((longest_run(o.answer.output_ids) for o, _, _ in found), default=0)
     )
-    starts = [bad for one in scored if (bad := one.first_bad()) is not None]
+    # At temperature 1 a token far below the first choice is no fault.
+    starts = [bad for one in scored if (bad := one.first_bad(regret=cell == GREEDY)) is not None]
     if starts:
         yield Reading("first bad token, median", float(np.median(starts)))
         yield Reading("first bad token, earliest", min(starts))

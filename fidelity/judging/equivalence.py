@@ -75,8 +75,11 @@ def judge(
     else:
         again = hold(found[1], found[2])
         readings = list(_readings("", again))
-        state = PASS
+        lost = int(np.count_nonzero(~np.isfinite(again.jsd) | ~np.isfinite(again.move)))
+        state = PASS if not lost else NOT_EXERCISED if lost == len(again.prompts) else INCONCLUSIVE
         reason = f"no broken answer in {len(sent)} cold sends on two starts; {_brief(again)}"
+        if lost:
+            reason = f"{lost} of {len(again.prompts)} prompts and lengths have no logprobs to compare"
     return [
         CellVerdict(
             arm=arm.name,

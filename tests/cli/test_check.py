@@ -219,15 +219,21 @@ def test_a_dry_run_says_what_a_run_then_sends(front: Front, check: Check) -> Non
     sent: dict[str, list[int]] = {}
     for obs in done.observations:
         name = {"warmup": "warm-up", "screen": "screening"}.get(obs["role"], f"{obs['kind']} {obs['cell']}")
+        name = f"decode, {obs['cell']}" if obs["probe"] == "decode" else name
         row = sent.setdefault(name, [0, 0, 0])
         for place, count in enumerate((1, obs["answer"]["prompt_tokens"], len(obs["answer"]["output_ids"]))):
             row[place] += count
-    assert set(sent) == {"warm-up", "screening", "suspect L=193 tail=1", "control L=225 tail=33"}
+    kinds = {"warm-up", "screening", "suspect L=193 tail=1", "control L=225 tail=33", "decode, T=0"}
+    assert set(sent) == kinds
     sent["in all"] = [sum(row[place] for row in sent.values()) for place in range(3)]
+    # An open prompt's length is not known before the server has tokenized it.
+    about = {name: (rows.pop(name), sent.pop(name)) for name in ("decode, T=0", "in all")}
     assert rows == sent
+    for foreseen, found in about.values():
+        assert (foreseen[0], foreseen[2]) == (found[0], found[2])
     assert "at most: 500 requests to /generate, 100 requests of any kind a second" in said.out
-    assert "GET /v1/loads on both sides of each of 12 hits" in said.out
-    assert front.fake.paths.count("/v1/loads") == 1 + 1 + 2 * 12
+    assert "GET /v1/loads on both sides of each of 18 hits and decodes" in said.out
+    assert front.fake.paths.count("/v1/loads") == 1 + 1 + 2 * 18
 
 
 def test_a_dry_run_of_a_server_that_is_not_there(check: Check) -> None:

@@ -300,3 +300,26 @@ def test_logprobs_of_another_token_are_told() -> None:
     assert other.mismatched
     assert other.raw is not None
     assert other.error is None
+
+
+@pytest.mark.parametrize(
+    ("told", "mismatched"),
+    [
+        ([5, 6, 7], False),
+        ([5, 0, 7], False),  # sglang writes 0 for the vocabulary's last id
+        ([5, 6, 8], True),
+        ([0, 0, 0], True),
+        ([6, 7], True),
+        ([], True),
+    ],
+)
+def test_scored_logprobs_must_be_of_the_tokens_that_were_sent(told: list[int], mismatched: bool) -> None:
+    entries = [[None, 4, None], *([-0.5, token, None] for token in told)]
+    top = [None, *([[-0.4, token, None]] for token in told)]
+    given = body(input_token_logprobs=entries, input_top_logprobs=top)
+    (answer,) = read_response(200, json.dumps(given), 0.1, scored=[5, 6, 7])
+    assert answer.mismatched is mismatched
+    if told == [5, 6, 7]:
+        assert answer.scored == [-0.5] * 3
+        assert answer.scored_top == [[(5, -0.4)], [(6, -0.4)], [(7, -0.4)]]
+        assert answer.faces == {}, "the null of the first prompt token is nobody's"

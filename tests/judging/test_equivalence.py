@@ -13,7 +13,7 @@ from fidelity.judging.equivalence import JSD, MOVE, compare, judge
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan, Thresholds
-from fidelity.verdicts import CellVerdict, Comparison
+from fidelity.verdicts import INCONCLUSIVE, NOT_EXERCISED, PASS, CellVerdict, Comparison
 
 LIMITS = Thresholds()
 PROMPTS, TOKENS = 8, 16
@@ -206,3 +206,16 @@ def test_mismatched_logprobs_are_nothing_to_compare(start: Any) -> None:
     found = hold(first[1], second[1])
     assert np.isnan(found.jsd).all()
     assert np.isnan(found.move).all()
+
+
+@pytest.mark.parametrize(
+    ("odd", "state"), [(0, PASS), (3, INCONCLUSIVE), (PROMPTS * len(LENGTHS), NOT_EXERCISED)]
+)
+def test_what_cannot_be_compared_is_no_pass(odd: int, state: str, start: Any) -> None:
+    sent = arm(start, 0)
+    groups = sorted({obs.group for obs in sent})[:odd]
+    for obs in sent:
+        obs.answer.mismatched = obs.group in groups
+    cell = judged(sent)
+    assert cell.state == state
+    assert ("have no logprobs to compare" in cell.reason) is bool(odd)

@@ -41,8 +41,7 @@ def test_a_rate_limit_is_rounded_away_from_the_comfortable_side(failing: RunVerd
     assert words.rate_limit(failing.arms[0].cells[0]) == ">=90%"
 
 
-@pytest.mark.parametrize(
-)
+@pytest.mark.parametrize(("upper", "shown"), [(0.29, "<=29%"), (0.2901, "<=30%"), (0.01, "<=1%")])
 def test_a_round_rate_stays_round(make_cell, upper: float, shown: str) -> None:
     assert words.rate_limit(make_cell(rate_upper=upper)) == shown
 
