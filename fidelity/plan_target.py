@@ -40,7 +40,7 @@ class Target(Section):
     image: str | None = None
     runtime: Literal["docker", "podman", "nerdctl"] | None = None
     flags: tuple[str, ...] = ()
-    """Flags of the user's own for the sglang server."""
+    """Flags of the user's own for the server that is started."""
     gpu: str | None = None
     """The GPU of a real server, for its fault region; never guessed."""
     compute_units: int | None = Field(None, ge=1)

@@ -37,6 +37,7 @@ def command(target: Target, arm: Arm, port: int = 0) -> list[str]:
         words += ["--speculative", "NEXTN"]
     if target.deterministic:
         words.append("--deterministic")
+    words += target.flags
     # -P keeps the current folder off the module path: the server is the installed one.
     return [sys.executable, "-P", "-m", "fidelity.refserver", *words]
 
