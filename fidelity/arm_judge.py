@@ -14,6 +14,8 @@ from fidelity.comparison import (
     tie_threshold,
     with_near_tie,
 )
+from fidelity.diagnose import diagnose
+from fidelity.diagnosis.order import order_of_corruption
 from fidelity.evidence import Group, groups_of
 from fidelity.judging import exact
 from fidelity.judging.registry import JUDGES
@@ -144,7 +146,7 @@ def _judge_arm(
         reason += "; unsure model: too few prompts had a clear answer"
     facts = record.facts if record else {}
     right = [group.begins_right for group in evidence.groups if group.last]
-    return ArmVerdict(
+    verdict = ArmVerdict(
         name=arm.name,
         guard=arm.guard,
         baseline=arm.baseline,
@@ -162,6 +164,10 @@ def _judge_arm(
         seconds=record.seconds if record else 0.0,
         skipped=dict(record.skipped) if record else {},
     )
+    if state == PASS:
+        return verdict
+    order = order_of_corruption(evidence.observations, evidence.tie.threshold)
+    return replace(verdict, hypotheses=diagnose(verdict, facts, order))
 
 
 def _judge_probes(

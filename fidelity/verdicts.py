@@ -148,9 +148,21 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Hypothesis:
+    """What would explain the corrupt cells of an arm; never a finding. `rank` from 1, shared where the cells
+    hardly tell two apart; `next` is what would tell it from its neighbour."""
+
+    name: str
+    rank: int
+    support: tuple[str, ...]
+    against: tuple[str, ...]
+    next: str
+
+
+@dataclass(frozen=True)
 class ArmVerdict:
     """One server configuration. `skipped`: probes that did not run, and why. `cold_right` of `cold_known`
-    cold answers begin as the known answer does."""
+    cold answers begin as the known answer does. `hypotheses` are ranked, none where nothing is corrupt."""
 
     name: str
     guard: str
@@ -168,6 +180,7 @@ class ArmVerdict:
     failed_requests: int
     seconds: float
     skipped: dict[str, str] = field(default_factory=dict)
+    hypotheses: tuple[Hypothesis, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fidelity.verdicts import (
     NOT_APPLICABLE,
     NOT_EXERCISED,
     PASS,
+    ArmVerdict,
     CellVerdict,
     RunVerdict,
 )
@@ -64,6 +65,7 @@ def print_verdict(console: Console, verdict: RunVerdict, directory: Path) -> Non
             f"{arm.requests} requests, {arm.failed_requests} failed, {arm.seconds:.1f} s",
             "dim",
         )
+        _say_hypothesis(console, arm)
     _say_examples(console, verdict)
     for item in verdict.not_exercised:
         say(console, f"not exercised: {item}", "yellow")
@@ -111,6 +113,17 @@ def _say_other_paths(console: Console, verdict: RunVerdict) -> None:
         if cell.probe == "sweep":
             say(console, f"{cell.probe} {'; '.join(cell.notes)}{arm}")
     say(console, "")
+
+
+def _say_hypothesis(console: Console, arm: ArmVerdict) -> None:
+    """What would best explain a failing arm; the others are in report.md."""
+    if arm.state != FAIL or not arm.hypotheses:
+        return
+    tied = [one.name for one in arm.hypotheses if one.rank == 1]
+    say(console, f"  hypothesis, no finding: {' or '.join(tied)}", "bold")
+    first = arm.hypotheses[0]
+    for line in (*first.support[:1], *(first.against[:1] or (f"next: {first.next}",))):
+        say(console, f"    {line}", "dim")
 
 
 def _say_comparisons(console: Console, verdict: RunVerdict) -> None:

@@ -1,0 +1,1 @@
+"""What would explain a pattern of corrupt and clean cells."""
