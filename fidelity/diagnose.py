@@ -31,6 +31,9 @@ LATER = 0.02
 MOVED = 0.5
 """What a condition counts whose logprobs moved and whose answers did not."""
 
+SIZES = 2
+"""Cells that all sizes of the batch probe count for, being much the same condition."""
+
 LISTED = 4
 """Cells that one line names."""
 
@@ -92,9 +95,12 @@ def _if(corrupt: bool) -> Outcome:
 def _weight(explanation: Explanation, found: Sequence[Condition]) -> float:
     """Log-likelihood in nats, prior included."""
     total = explanation.prior
+    sizes = sum(at.path == "batch" for at in found)
     for at in found:
         p = _expected(explanation, at)
         share = MOVED if at.outcome == "moved" else 1.0
+        if at.path == "batch":
+            share *= min(1.0, SIZES / sizes)
         total += share * math.log(1 - p if at.outcome == "clean" else p)
     return total
 

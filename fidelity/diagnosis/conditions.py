@@ -22,21 +22,23 @@ Path = Literal[
     "cross-talk",
     "quoted",
     "known",
+    "alone",
     "region",
 ]
 """Of cells: hit and checkpoint (each alone), cold (against cold again), decode, batch, the two ragged cells,
 and the two of the draft probe. Of what they say beside their rate: the order of corrupt hits, rows that are
-another row's, quoted logprobs that are not the emitted token's, known answers that are wrong cold, and the
-fault region of the server's shapes."""
+another row's, quoted logprobs that are not the emitted token's, known answers that are wrong cold (at one
+length alone), and the fault region of the server's shapes."""
 
 Outcome = Literal["corrupt", "moved", "clean"]
 """`moved`: no corrupt answer, but logprobs that need an explanation."""
 
-SAID: tuple[Path, ...] = ("order", "cross-talk", "quoted", "known", "region")
+SAID: tuple[Path, ...] = ("order", "cross-talk", "quoted", "known", "alone", "region")
 """The paths that are no cells."""
 
 NOT_TOP = "not the top token"
 CROSS_TALK = "cross-talk"
+WRONG_HERE = "cold wrong here and right at"
 MOSTLY = 0.8
 
 
@@ -56,8 +58,15 @@ class Condition:
 
 def conditions(cells: Sequence[CellVerdict]) -> list[Condition]:
     """Every cell that says something of a path, in their order, then what all of them say together."""
-    found = [one for cell in cells if cell.state != NOT_APPLICABLE for one in _of_cell(cell)]
-    return [*found, *_together(cells)]
+    # Where cold answers are wrong themselves, nothing can be held against them.
+    wrong = {cell.length for cell in cells if _wrong_here(cell)}
+    told = [
+        cell
+        for cell in cells
+        if cell.state != NOT_APPLICABLE
+        and not (cell.length in wrong and (cell.probe == "batch" or cell.kind == "floor"))
+    ]
+    return [*(one for cell in told for one in _of_cell(cell)), *_together(told)]
 
 
 def is_bad(cell: CellVerdict) -> bool:
@@ -109,6 +118,10 @@ def _of_sweep(cell: CellVerdict, name: str) -> Iterator[Condition]:
         yield Condition(f"{name} tail={tail}", "hit", outcome, outcome, tail, 1, position + tail)
 
 
+def _wrong_here(cell: CellVerdict) -> bool:
+    return any(not one.holds and one.name.startswith(WRONG_HERE) for one in cell.figures)
+
+
 def _outcome(cell: CellVerdict) -> Outcome | None:
     if is_bad(cell):
         return "corrupt"
@@ -123,9 +136,12 @@ def _outcome(cell: CellVerdict) -> Outcome | None:
 
 def _together(cells: Sequence[CellVerdict]) -> Iterator[Condition]:
     bad = [cell for cell in cells if is_bad(cell)]
+    for cell in bad:
+        if _wrong_here(cell):
+            yield Condition("known answers wrong cold at one length alone", "alone", "corrupt", cell.name)
     told = [cell for cell in bad if cell.rules]
     if told:
-        quoted = [cell for cell in told if _mostly(cell, NOT_TOP)]
+        quoted = [cell for cell in told if _mostly(cell, NOT_TOP) or NOT_TOP in cell.reason]
         outcome: Outcome = "corrupt" if len(quoted) >= MOSTLY * len(told) else "clean"
         said = f"in {len(quoted)} of {len(told)} corrupt cells"
         name = "emitted tokens that are not the first of the quoted logprobs"

@@ -1,7 +1,6 @@
 """What each explanation would make of a condition: the probability that it is corrupt.
 
-The numbers are coarse and only order the explanations; a fault of few prompts and a model that re-grounds
-itself leave some of a cell clean. What the first reports of such faults showed is in docs/diagnosis.md.
+The numbers are coarse and only order the explanations. How well they do is in docs/diagnosis.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +13,9 @@ SURE, LIKELY, OFTEN, OPEN, SELDOM, NEVER = 0.95, 0.8, 0.7, 0.5, 0.2, 0.03
 SHORT, FADED = 4, 16
 """Tokens computed after a hit: up to SHORT the answer rests on what was stored; beyond FADED it may rest on
 the computed tokens alone."""
+
+AMID = 3
+"""Tokens past the checkpoint that end amid the prompt's template, in the checkpoint probe."""
 
 MOST_ROWS = 32
 """The largest batch that aiter's small-batch kernels take."""
@@ -44,14 +46,19 @@ class Explanation:
 def explanations(found: Sequence[Condition], strategy: str) -> list[Explanation]:
     """Those that these conditions leave room for. `strategy` is the server's prefix cache's."""
     kernels = [kernel(1), *(kernel(size) for size in _sizes(found))]
-    kept = [Explanation(KV, stored, -0.1)]
-    if strategy != "attention only":
-        kept = [Explanation(STATE, stored), *kept, Explanation(FILLED_TOGETHER, filled_together)]
-    from_length = _boundary(found)
+    if strategy == "attention only":
+        kept = [Explanation(KV, _stored)]
+    else:
+        kept = [
+            Explanation(STATE, stored_state),
+            Explanation(KV, stored_kv, -0.1),
+            Explanation(FILLED_TOGETHER, filled_together),
+        ]
+    band = _boundary(found)
     return [
         *kernels,
         *kept,
-        *([] if from_length is None else [boundary(from_length)]),
+        *([] if band is None else [boundary(*band)]),
         Explanation(CROSS_TALK, cross_talk),
         Explanation(DECODE, decode_only),
         Explanation(DRAFT, draft_only),
@@ -74,21 +81,28 @@ def kernel(size: int) -> Explanation:
             small = at.rows * at.tail <= size if at.tail else False
             # Rows too many for the extend can still be few enough for a decode step.
             return SURE if small else LIKELY if at.rows <= size else NEVER
-        own = {"decode": LIKELY, "acceptance": LIKELY, "output": OPEN, "cold": 0.1}
+        own = {"decode": LIKELY, "acceptance": LIKELY, "output": OPEN, "cold": 0.1, "alone": LIKELY}
         return own.get(at.path, NEVER)
 
     # The larger the forward, the fewer kernels are chosen for its size.
-    return Explanation(name, expect, -0.3 * (size.bit_length() - 1), size)
+    return Explanation(name, expect, -0.6 * (size.bit_length() - 1), size)
 
 
-def stored(at: Condition) -> float:
-    """What is restored is wrong, perhaps another prompt's: every hit, whatever runs with it; a long tail may
-    re-ground the answer."""
-    if at.path == "hit":
-        return SURE if at.tail <= SHORT else LIKELY if at.tail <= FADED else OPEN
-    if at.path == "batch":
-        return SURE if at.tail else NEVER
-    return {"checkpoint": LIKELY, "ragged fill": OPEN, "cross-talk": SELDOM}.get(at.path, NEVER)
+def stored_state(at: Condition) -> float:
+    """The recurrent state that is restored is wrong, perhaps another prompt's: every hit, whatever runs with
+    it; a long tail may re-ground the answer. It carries what comes next in a template, too."""
+    return LIKELY if at.path == "checkpoint" and at.tail <= AMID else _stored(at)
+
+
+def stored_kv(at: Condition) -> float:
+    """The same of the keys and values of a hybrid, which a token amid a template hardly needs."""
+    return (SELDOM if at.tail == 1 else OPEN) if at.path == "checkpoint" and at.tail <= AMID else _stored(at)
+
+
+def _stored(at: Condition) -> float:
+    if at.path in ("hit", "batch"):
+        return NEVER if not at.tail else LIKELY if at.tail <= SHORT else OFTEN if at.tail <= FADED else OPEN
+    return {"checkpoint": OFTEN, "ragged fill": OPEN, "cross-talk": SELDOM}.get(at.path, NEVER)
 
 
 def filled_together(at: Condition) -> float:
@@ -116,19 +130,20 @@ def drift(at: Condition) -> float:
 
 
 def quoted(at: Condition) -> float:
-    """The tokens are right and the logprobs told are others', on every path."""
-    return {"quoted": SURE, "known": 0.1, "cross-talk": NEVER, "order": NEVER, "region": OPEN}.get(
-        at.path, LIKELY
-    )
+    """The tokens are right and the logprobs told are others', on every path; a single one may have none
+    before it to be taken for."""
+    own = {"quoted": SURE, "known": 0.1, "cross-talk": NEVER, "order": NEVER, "alone": NEVER}
+    return {**own, "hit": OPEN, "cold": OPEN}.get(at.path, LIKELY)
 
 
 def common(at: Condition) -> float:
     own = {"known": SURE, "cold": LIKELY, "quoted": NEVER, "cross-talk": NEVER, "order": NEVER}
-    return own.get(at.path, OPEN)
+    return {**own, "alone": NEVER}.get(at.path, OPEN)
 
 
-def boundary(length: int) -> Explanation:
-    """Prefills of more than `length` tokens are wrong."""
+def boundary(length: int, most: int) -> Explanation:
+    """Prefills of more than `length` tokens are wrong; of more than `most` a hit may share it with its cold
+    send."""
 
     def expect(at: Condition) -> float:
         if not at.length:
@@ -137,11 +152,14 @@ def boundary(length: int) -> Explanation:
                 "ragged fill": LIKELY,
                 "ragged rows": OPEN,
                 "known": OPEN,
+                "alone": SELDOM,
                 "decode": SELDOM,
                 "output": SELDOM,
             }
             return own.get(at.path, NEVER)
-        return (OPEN if at.path == "cold" else LIKELY) if at.length > length else NEVER
+        if at.length <= length:
+            return NEVER
+        return OPEN if at.path == "cold" or at.length > most else LIKELY
 
     return Explanation(BOUNDARY, expect, -0.3)
 
@@ -156,10 +174,11 @@ def _sizes(found: Sequence[Condition]) -> list[int]:
     return sorted(size for size in sizes if 2 <= size <= MOST_ROWS)
 
 
-def _boundary(found: Sequence[Condition]) -> int | None:
-    """The largest clean length below every corrupt one."""
-    bad = [at.length for at in found if at.length and at.outcome != "clean"]
-    below = [
-        at.length for at in found if at.length and at.outcome == "clean" and at.length < min(bad, default=0)
-    ]
-    return max(below, default=None)
+def _boundary(found: Sequence[Condition]) -> tuple[int, int] | None:
+    """The largest clean length below every corrupt one, and the largest corrupt one."""
+    lengths = [at for at in found if at.length]
+    # The checkpoint probe's lengths differ by their tail alone.
+    bad = [at.length for at in lengths if at.outcome != "clean" and at.path != "checkpoint"]
+    good = [at.length for at in lengths if at.outcome == "clean"]
+    below = [length for length in good if length < min(bad, default=0)]
+    return (max(below), max(bad)) if below else None

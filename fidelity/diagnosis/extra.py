@@ -24,6 +24,7 @@ def _extra(flag: str, name: str, path: Path, tail: int = 0, rows: int = 1) -> Ex
 
 EXTRAS = (
     _extra("--probe decode", "single-request decode", "decode"),
+    _extra("--probe checkpoint", "one token past the same checkpoint", "checkpoint", 1),
     _extra("--probe checkpoint", "two tokens past the same checkpoint", "checkpoint", 2),
     _extra("--tail 1", "a hit at tail 1", "hit", 1),
     _extra("--tail 2", "a hit at tail 2", "hit", 2),
@@ -39,11 +40,6 @@ def next_cell(one: Explanation, rival: Explanation | None, found: Sequence[Condi
     """In words, with the option that adds it: the unmeasured cell on which the two differ most."""
     if rival is None:
         return "nothing else explains these cells nearly as well"
-    if {one.name, rival.name} == {STATE, KV}:
-        return (
-            f"no further cell of a hybrid model tells it from '{rival.name}'; the same prompts on an "
-            "attention-only model of this server would: that stores KV alone"
-        )
     if COMMON in (one.name, rival.name):
         return f"--reference RUN would tell it from '{rival.name}': only it sees what cold answers share"
     if BOUNDARY in (one.name, rival.name) and not any(at.name.startswith("sweep") for at in found):
@@ -55,6 +51,10 @@ def next_cell(one: Explanation, rival: Explanation | None, found: Sequence[Condi
         if (extra.at.path, extra.at.tail, extra.at.rows) not in known
     ]
     gap, _, best = max(gaps, default=(0.0, 0, EXTRAS[0]))
+    if gap < LEAST_GAP and {one.name, rival.name} == {STATE, KV}:
+        return (
+            f"an attention-only model on this server would tell it from '{rival.name}': that stores KV alone"
+        )
     if gap < LEAST_GAP:
         return f"more prompts (--prompts) or a map of all tails (--sweep) may tell it from '{rival.name}'"
     own, other = "corrupt", "clean"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fidelity.compare import compare_first_token
 from fidelity.observations import Observation
-from fidelity.probes.batch import cell_name
 
-CONDITIONS = ("resend", "sweep", "batch")
-"""Probes whose hits, alone, are the same condition at one length and tail; another probe's are its own."""
+SAME = ("resend", "sweep", "batch")
+"""Probes whose hits, each alone, are one condition at one length and tail. The checkpoint probe's end amid a
+template: some of these stay right under what makes others wrong, and all of them come late."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,19 @@ def order_of_corruption(observations: Sequence[Observation], near_tie: float) ->
     """None where no condition has both. Mann and Whitney's U (1947), summed over the conditions of n corrupt
     and m clean hits: z = sum(U - n m / 2) / sqrt(sum(n m (n + m + 1) / 12)), p = erfc(z / sqrt 2) / 2."""
     colds: dict[tuple[str, str, int], Observation] = {}
-    strata: dict[tuple[str, int, int | None], list[tuple[int, bool]]] = defaultdict(list)
+    strata: dict[tuple[int, int | None], list[tuple[int, bool]]] = defaultdict(list)
     for obs in observations:
+        if obs.probe not in SAME:
+            continue
         if obs.role == "cold":
             colds[obs.probe, obs.group + obs.prompt, obs.attempt] = obs
-        elif obs.role == "hit" or (obs.role == "row" and obs.cell == cell_name(1)):
+        elif obs.role == "hit":
             cold = colds.get((obs.probe, obs.group + obs.prompt, obs.attempt))
             if cold is None or obs.answer.failed or not obs.answer.cached_tokens:
                 continue
             agreement = compare_first_token(cold.answer, obs.answer, near_tie)
             if agreement.kind != "unreadable":
-                same = "alone" if obs.probe in CONDITIONS else obs.probe
-                strata[same, obs.length, obs.tail_seen].append((obs.order, agreement.corrupt))
+                strata[obs.length, obs.tail_seen].append((obs.order, agreement.corrupt))
     return _sum_of(list(strata.values()))
 
 
