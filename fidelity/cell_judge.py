@@ -72,9 +72,9 @@ def _verdict(
     unproven = {one.group.prompt for one in judged if one.missed or one.agreement.kind == "unreadable"}
     exercised = {one.group.prompt for one in judged} - unproven | corrupt
     misses = Counter(one.missed for one in judged if one.missed)
-    unreadable = sum(one.agreement.kind == "unreadable" and one.missed is None for one in judged)
-    if unreadable:
-        misses["no readable answer to compare"] += unreadable
+    misses.update(
+        _unreadable(one) for one in judged if one.agreement.kind == "unreadable" and one.missed is None
+    )
     rules = Counter(rule.split(":")[0].split(" (")[0] for one in judged for rule in one.agreement.rules)
     lower, upper = clopper_pearson(len(corrupt), len(exercised), limits.confidence)
     figures = _figures(len(corrupt), len(exercised), lower, upper, limits) if exercised else ()
@@ -116,6 +116,13 @@ def _verdict(
         figures=(*figures, *_regret(judged, tie)),
         examples=tuple(_examples(judged)),
     )
+
+
+def _unreadable(one: Judged) -> str:
+    answers = (one.group.cold.answer, one.send.answer)
+    if any(answer.output_ids and not answer.top for answer in answers):
+        return "the answer has no logprobs"
+    return "no readable answer to compare"
 
 
 def _figures(

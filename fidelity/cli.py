@@ -27,6 +27,7 @@ from fidelity.cli_options import (
 )
 from fidelity.cli_plan import plan
 from fidelity.cli_reproduce import reproduce
+from fidelity.cli_selftest import selftest
 from fidelity.cli_shapes import affected, kernel
 
 app = typer.Typer(
@@ -108,6 +109,7 @@ app.command()(affected)
 app.command()(kernel)
 app.command()(plan)
 app.command()(reproduce)
+app.command()(selftest)
 
 
 @app.command()

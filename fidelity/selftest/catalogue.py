@@ -1,0 +1,212 @@
+"""The faults of the embedded engine, each with the smallest plan that catches it, and healthy and vacuous
+servers beside them. F-numbers are those of docs/embedded-engine.md."""
+
+from typing import Any
+
+from fidelity.diagnosis.explanations import (
+    BOUNDARY,
+    CROSS_TALK,
+    DECODE,
+    DRAFT,
+    DRIFT,
+    FILLED_TOGETHER,
+    KV,
+    QUOTED,
+    STATE,
+    kernel,
+)
+from fidelity.plan import merge
+from fidelity.selftest.row import Row
+
+ONE_TOKEN = kernel(1).name
+TAIL_1 = r"resend L=193 tail=1"
+
+HITS: dict[str, Any] = {
+    "probes": ["resend", "checkpoint", "decode"],
+    "resend": {"suspects": [1], "controls": [33]},
+    "decode": {"prompts": 6, "tokens": 384, "sampling": False},
+}
+"""Cached re-sends at the suspect tail and a control, prefixes from one checkpoint, a short decode."""
+
+SENDS: dict[str, Any] = {**HITS, "probes": ["resend"]}
+WIDE: dict[str, Any] = {**HITS, "resend": {"suspects": [1, 2, 3, 4], "controls": [33]}}
+KV_MODEL: dict[str, Any] = {"target": {"profile": "quiz-kv"}}
+RECALL: dict[str, Any] = {"prompts": {"families": ["recall"]}}
+LONG_DECODE: dict[str, Any] = {"decode": {"prompts": 6, "tokens": 768, "sampling": False}}
+DECODED: dict[str, Any] = {"probes": ["decode", "checkpoint"], **LONG_DECODE}
+BATCHES: dict[str, Any] = {"probes": ["batch", "checkpoint"]}
+DRAFTS: dict[str, Any] = {"probes": ["draft"], "target": {"speculative": True}}
+CHUNKED: dict[str, Any] = {
+    "probes": ["resend", "checkpoint"],
+    "resend": {"suspects": [1], "controls": [33], "positions": [64, 128]},
+    "target": {"flags": ["--chunked-prefill-size", "128"]},
+    **RECALL,
+}
+"""Hits that resume where the second chunk of their cold send began, and before."""
+
+EXACT: dict[str, Any] = {
+    "probes": ["resend"],
+    "exact": True,
+    "prompts": {"count": 3},
+    "resend": {"suspects": [1], "controls": [33], "positions": [64], "warmup_sends": 2, "warmup_tokens": 2},
+    "thresholds": {"max_rate": 0.7},
+    "target": {"deterministic": True},
+}
+"""Slow: every token is a forward of its own."""
+
+
+def _with(base: dict[str, Any], *over: dict[str, Any]) -> dict[str, Any]:
+    for one in over:
+        base = merge(base, one)
+    return base
+
+
+def _guarded(guard: str) -> dict[str, Any]:
+    return _with(HITS, {"arms": [{"name": guard, "guard": guard}], "skip": ["decode"]})
+
+
+FAULTS = (
+    Row("split-k-nan", "split-k-nan", "fault", ("F02", "F03", "F23"), TAIL_1, ONE_TOKEN, HITS),
+    Row("split-k", "split-k", "fault", ("F02",), TAIL_1, ONE_TOKEN, HITS),
+    Row("split-k-extend", "split-k-extend", "fault", ("F01",), TAIL_1, ONE_TOKEN, HITS),
+    Row(
+        "split-k, 64 units",
+        "split-k",
+        "fault",
+        ("F02",),
+        "resend L=196 tail=4",
+        kernel(4).name,
+        _with(WIDE, {"target": {"cu": 64}}),
+    ),
+    Row("split-k-nan in decode", "split-k-nan", "fault", ("F02", "F03"), "decode T=0", ONE_TOKEN, DECODED),
+    Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
+    Row("wrong-token-checkpoint", "wrong-token-checkpoint", "fault", ("F06",), TAIL_1, STATE, HITS),
+    Row(
+        "stale-conv",
+        "stale-conv",
+        "fault",
+        ("F07",),
+        TAIL_1,
+        STATE,
+        _with(HITS, {"target": {"profile": "random"}}),
+    ),
+    Row("ragged-state", "ragged-state", "fault", ("F08",), "batch ragged fill", FILLED_TOGETHER, BATCHES),
+    Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS),
+    Row("no-state", "no-state", "fault", ("F11", "F12"), TAIL_1, STATE, HITS),
+    Row("nan-null", "nan-null", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
+    Row("nan-500", "nan-500", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
+    Row("nan-clamped", "nan-clamped", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
+    Row("nan-uniform", "nan-uniform", "fault", ("F23",), TAIL_1, STATE, HITS),
+    Row(
+        "shared-page",
+        "shared-page",
+        "fault",
+        ("F14", "F16"),
+        "resend L=195 tail=3",
+        KV,
+        _with(HITS, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
+    ),
+    Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, _with(HITS, KV_MODEL)),
+    Row(
+        "kv-scale-decode",
+        "kv-scale-decode",
+        "fault",
+        ("F18",),
+        "decode T=0",
+        DECODE,
+        _with(DECODED, KV_MODEL),
+    ),
+    Row(
+        "drift",
+        "drift:after=60",
+        "fault",
+        ("F10", "F16"),
+        "resend L=",
+        DRIFT,
+        HITS,
+        {"prompts": {"count": 24}},
+    ),
+    Row("swapped-row", "swapped-row", "fault", ("F19", "F20"), r"batch M=[2-9]", CROSS_TALK, BATCHES),
+    Row("chunk-boundary", "chunk-boundary", "fault", ("F21",), "resend L=129 tail=1", BOUNDARY, CHUNKED),
+    Row("long-prefill", "long-prefill:tokens=64", "fault", ("F04",), "decode T=0", BOUNDARY, DECODED),
+    Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED),
+    Row("decode-after, speculative", "decode-after", "fault", ("F22",), "draft output", DECODE, DRAFTS),
+    Row("shifted-logprobs", "shifted-logprobs", "fault", ("F25",), "decode T=0", QUOTED, HITS),
+    Row("zeroed-state under jitter", "zeroed-state,hit-jitter", "fault", ("F09", "F27"), TAIL_1, STATE, HITS),
+)
+
+BLIND_PAIRS = (
+    Row("split-cold, split-k-extend", "split-cold,split-k-extend", "blind pair", ("F01",), TAIL_1, "", HITS),
+    Row("split-cold, split-k-nan", "split-cold,split-k-nan", "blind pair", ("F02",), TAIL_1, "", HITS),
+)
+
+FOR_A_REFERENCE = (
+    Row("all-wrong", "all-wrong", "reference", ("F05",), "", "", HITS),
+    Row(
+        "long-prefill of hits",
+        "long-prefill:tokens=200",
+        "reference",
+        ("F04",),
+        "",
+        "",
+        SENDS,
+    ),
+    Row("draft", "draft", "reference", ("F02", "F22"), "", "", DRAFTS),
+)
+"""What no cell of one server can tell from a healthy one: cold and cached answers share it."""
+
+VACUOUS = (
+    Row("never-hits", "never-hits", "vacuous", ("F26",), "no hit: cached_tokens 0", "", SENDS),
+    Row("wrong-count", "wrong-count", "vacuous", ("F26",), "cached_tokens 128 instead of 192", "", SENDS),
+    Row("null-counts", "null-counts", "vacuous", ("F26",), "reports no cached_tokens", "", SENDS),
+    Row("no-logprobs", "no-logprobs", "vacuous", ("F26",), "has no logprobs", "", SENDS),
+    Row(
+        "no_buffer",
+        "none",
+        "vacuous",
+        ("F26",),
+        "no hit: cached_tokens 0",
+        "",
+        _with(SENDS, {"target": {"strategy": "no_buffer"}}),
+    ),
+)
+
+CONTROLS = (
+    Row("healthy", "none", "control", (), plan=HITS),
+    Row("healthy quiz-kv", "none", "control", (), plan=_with(HITS, KV_MODEL)),
+    Row("healthy random model", "none", "control", (), plan=_with(HITS, {"target": {"profile": "random"}})),
+    Row("healthy, noisy", "none", "control", ("F28",), plan=_with(HITS, {"target": {"noise": 0.1}})),
+    Row("healthy batches", "none", "control", (), plan=BATCHES),
+    Row("healthy drafts", "none", "control", (), plan=DRAFTS),
+    Row("healthy chunks", "none", "control", (), plan=CHUNKED),
+    Row("deterministic", "none", "control", (), plan=EXACT, small=EXACT),
+    Row("hit-jitter", "hit-jitter", "control", ("F27",), plan=HITS),
+    Row("batch-noise", "batch-noise", "control", ("F28",), plan=HITS),
+    Row("batch-noise in batches", "batch-noise", "control", ("F28",), plan=BATCHES),
+    Row("split-cold", "split-cold", "control", (), plan=HITS),
+    Row("lying-flush", "lying-flush", "control", ("F26",), plan=HITS),
+    Row("guard splitk", "split-k-nan", "control", ("F02",), plan=_guarded("splitk")),
+    Row("guard retreat", "split-k-nan", "control", ("F02",), plan=_guarded("retreat")),
+)
+
+ROWS = (*FAULTS, *BLIND_PAIRS, *FOR_A_REFERENCE, *VACUOUS, *CONTROLS)
+
+OUT_OF_REACH = (
+    (
+        "F12",
+        "KV through a connector to another node or store",
+        "two stores are needed; KV without state is no-state",
+    ),
+    (
+        "F16",
+        "disaggregated prefill and decode",
+        "two servers are needed; a page that is another's is shared-page",
+    ),
+    (
+        "F17",
+        "a second cache tier (L3, HiCache)",
+        "the embedded engine has one tier; a wrong page is shared-page",
+    ),
+    ("F24", "a tiered cache after weeks of misses", "neither the tiers nor the weeks; a late onset is drift"),
+)
+"""F-number, what it is, and why no single embedded server can show it."""

@@ -1,0 +1,40 @@
+"""Several runs at once, each worker a process of its own with one server at a time."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from fidelity.selftest.run import Outcome, Task, run
+
+
+def outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+    """Each as soon as it is there. Whoever stops listening ends the rest: what has not begun never does, and
+    the runs at work are waited for."""
+    if not tasks:
+        return
+    # Read when a worker first imports numpy: many BLAS threads at once only wait for each other.
+    for library in ("OPENBLAS", "OMP", "MKL", "VECLIB"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context, initializer=_begin)
+    try:
+        for done in as_completed([pool.submit(run, task) for task in tasks]):
+            yield done.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """In a worker: leave Ctrl-C to the parent, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

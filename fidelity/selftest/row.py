@@ -1,0 +1,97 @@
+"""One line of the mutation table: a server with a fault, the plan that looks at it, what must come out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fidelity import plan as plans
+from fidelity.plan import RunPlan
+from fidelity.refserver.faults import KINDS
+from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, RunVerdict
+
+Group = Literal["fault", "blind pair", "reference", "vacuous", "control"]
+"""`fault`: must fail; `blind pair`: cold and hit share a fault, must fail or be inconclusive for that reason;
+`reference`: nothing on one server can show it, only --reference; `vacuous`: proves nothing, must be
+inconclusive; `control`: healthy, must pass."""
+
+SMALL: dict[str, Any] = {
+    "prompts": {"count": 12},
+    "resend": {"warmup_sends": 4, "warmup_tokens": 16},
+    "checkpoint": {"prompts": 3},
+    "decode": {"prompts": 4, "tokens": 96, "sampling": False},
+    "draft": {"prompts": 6, "tokens": 32},
+    "batch": {"sizes": (1, 2, 4), "rounds": 4, "tokens": 2, "ragged": 4},
+    "thresholds": {"max_rate": 0.25, "coarse_rate": 0.65},
+}
+"""What --quick lays over a plan: about as few prompts as can still pass, and rates to match."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """`fault` is the engine's spec, `plan` what differs from a default run, `small` what --quick changes
+    beside SMALL. `names`: a pattern that a failing cell or the reason of the verdict must hold; `diagnosis`:
+    the first hypothesis that is right, empty where none is asked for."""
+
+    name: str
+    fault: str
+    group: Group
+    catalogue: tuple[str, ...]
+    names: str = ""
+    diagnosis: str = ""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes_rate(self) -> bool:
+        """Can it be made to corrupt some prompts only?"""
+        return self.group in ("fault", "blind pair") and any("rate" in kind.keys for kind in self._kinds)
+
+    def spec(self, rate: float) -> str:
+        """The engine's --fault at a share of prompts."""
+        if rate == 1:
+            return self.fault
+        parts = zip(self.fault.split(","), self._kinds, strict=True)
+        return ",".join(f"{part}:rate={rate:g}" if "rate" in kind.keys else part for part, kind in parts)
+
+    def run_plan(self, seed: int, rate: float, *, quick: bool) -> RunPlan:
+        """The plan of one run of this row. Raises PlanError."""
+        own = {"seed": seed, "name": self.name, "target": {"kind": "embedded", "fault": self.spec(rate)}}
+        data = plans.merge(self.plan, own)
+        if quick:
+            data = plans.merge(plans.merge(data, SMALL), self.small)
+        return plans.build(data, f"selftest, {self.name}")
+
+    def holds(self, verdict: RunVerdict) -> bool:
+        """Is the verdict the one that this row must have?"""
+        return {
+            "fault": self._caught(verdict),
+            "blind pair": self._caught(verdict) or self._says(verdict, INCONCLUSIVE),
+            "reference": verdict.state in (PASS, INCONCLUSIVE),
+            "vacuous": self._says(verdict, INCONCLUSIVE),
+            "control": verdict.state == PASS,
+        }[self.group]
+
+    def caught_by(self, verdict: RunVerdict) -> str:
+        """The failing cell that this row names, or else the first; empty where none fails."""
+        lines = failing(verdict)
+        named = [line for line in lines if re.search(self.names, line)]
+        return (named or lines or [""])[0]
+
+    def _caught(self, verdict: RunVerdict) -> bool:
+        return verdict.state == FAIL and any(re.search(self.names, line) for line in failing(verdict))
+
+    def _says(self, verdict: RunVerdict, state: str) -> bool:
+        return verdict.state == state and re.search(self.names, verdict.reason) is not None
+
+    @property
+    def _kinds(self) -> list[Any]:
+        words = [part.split(":")[0] for part in self.fault.split(",")]
+        return [KINDS[word] for word in words if word != "none"]
+
+
+def failing(verdict: RunVerdict) -> list[str]:
+    """`probe cell` of every cell that fails; `screening` where the cold answers there do."""
+    arms = [arm for arm in verdict.arms if arm.state == FAIL]
+    cells = [f"{cell.probe} {cell.name}" for arm in arms for cell in arm.cells if cell.state == FAIL]
+    return cells or (["screening"] if arms else [])
