@@ -42,7 +42,7 @@ def test_every_report_says_it_is_simulated_and_agrees(fidelity_once: Fidelity) -
     assert "SIMULATED" in (done.directory / "junit.xml").read_text()
     assert done.summary["label"].startswith("SIMULATED")
     junit = junitparser.JUnitXml.fromfile(str(done.directory / "junit.xml"))
-    assert junit.failures == 1
+    assert junit.failures == 2  # the re-sends, and decode
     assert done.summary["state"] == "fail"
 
 
@@ -64,9 +64,8 @@ def test_the_splitk_guard_passes_with_the_same_hits(fidelity_once: Fidelity) -> 
 
 
 def test_the_retreat_guard_passes_structurally(fidelity_once: Fidelity) -> None:
-    done = fidelity_once(
-        "run", "--model", "embedded", "--guard", "retreat", "--position", "64", "--position", "192"
-    )
+    where = ("--position", "64", "--position", "192")
+    done = fidelity_once("run", "--model", "embedded", "--guard", "retreat", "--probe", "resend", *where)
     assert done.code == 0, done.out + done.err
     for length in (65, 193):
         cell = done.cell(f"L={length} tail=1", "retreat")
@@ -77,8 +76,15 @@ def test_the_retreat_guard_passes_structurally(fidelity_once: Fidelity) -> None:
     assert done.cell("L=194 tail=2", "retreat")["cached"] == {"192": 60}
 
 
+def test_the_retreat_guard_leaves_decode_as_it_is(fidelity: Fidelity) -> None:
+    """It avoids one path to a one-token forward; single-request decode is another, as the second thread found."""
+    done = fidelity("run", "--model", "embedded", "--guard", "retreat", "--probe", "decode", "--tokens", "48")
+    assert done.code == 10, done.out + done.err
+    assert done.cell("T=0", "retreat")["corrupt"] == 8
+
+
 def test_no_buffer_is_inconclusive_for_want_of_a_hit(fidelity_once: Fidelity) -> None:
-    done = fidelity_once("run", "--model", "embedded", "--strategy", "no_buffer")
+    done = fidelity_once("run", "--model", "embedded", "--strategy", "no_buffer", "--probe", "resend")
     assert done.code == 11, done.out + done.err
     suspect = done.cell("L=193 tail=1")
     assert suspect["state"] == "not exercised"
@@ -103,7 +109,8 @@ def test_finite_stale_sums_fail_too_and_the_guard_recovers(fidelity_once: Fideli
 def test_more_compute_units_widen_the_fault_region(fidelity_once: Fidelity, cu: int, largest: int) -> None:
     done = fidelity_once("run", "--model", "embedded", "--cu", str(cu))
     assert done.code == 10, done.out + done.err
-    kinds = Counter((cell["kind"], cell["state"]) for cell in done.arm("none")["cells"])
+    cells = [cell for cell in done.arm("none")["cells"] if cell["probe"] == "resend"]
+    kinds = Counter((cell["kind"], cell["state"]) for cell in cells)
     assert kinds[("suspect", "fail")] == largest
     assert kinds[("control", "pass")] == 2
     assert done.cell(f"L={192 + largest} tail={largest}")["corrupt"] == 30
