@@ -77,7 +77,7 @@ def test_the_retreat_guard_passes_structurally(fidelity_once: Fidelity) -> None:
 
 
 def test_the_retreat_guard_leaves_decode_as_it_is(fidelity: Fidelity) -> None:
-    """It avoids one path to a one-token forward; single-request decode is another, as the second thread found."""
+    """It avoids one path to a one-token forward; single-request decode is another."""
     done = fidelity("run", "--model", "embedded", "--guard", "retreat", "--probe", "decode", "--tokens", "48")
     assert done.code == 10, done.out + done.err
     assert done.cell("T=0", "retreat")["corrupt"] == 8
