@@ -3,14 +3,16 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fidelity.compare import compare_first_token
-from fidelity.observations import Observation
+from fidelity.observations import Answer, Observation
+from fidelity.probes.batch import cell_name
 
 SAME = ("resend", "sweep", "batch")
-"""Probes whose hits, each alone, are one condition at one length and tail. The checkpoint probe's end amid a
-template: some of these stay right under what makes others wrong, and all of them come late."""
+"""Probes whose hits, each alone (a batch of one row too), are one condition at one length and tail. The
+checkpoint probe's end amid a template: some of these stay right under what makes others wrong, and all come
+late."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,23 @@ def order_of_corruption(observations: Sequence[Observation], near_tie: float) ->
             continue
         if obs.role == "cold":
             colds[obs.probe, obs.group + obs.prompt, obs.attempt] = obs
-        elif obs.role == "hit":
+        elif obs.role == "hit" or (obs.role == "row" and obs.cell == cell_name(1)):
             cold = colds.get((obs.probe, obs.group + obs.prompt, obs.attempt))
             if cold is None or obs.answer.failed or not obs.answer.cached_tokens:
                 continue
-            agreement = compare_first_token(cold.answer, obs.answer, near_tie)
+            agreement = compare_first_token(cold.answer, _first_token(obs.answer), near_tie)
             if agreement.kind != "unreadable":
                 strata[obs.length, obs.tail_seen].append((obs.order, agreement.corrupt))
     return _sum_of(list(strata.values()))
+
+
+def _first_token(answer: Answer) -> Answer:
+    """What an answer of one token would have been: a row alone generates more, and those say nothing here."""
+    if len(answer.output_ids) <= 1:
+        return answer
+    faces = answer.faces if answer.logprobs and not math.isfinite(answer.logprobs[0]) else {}
+    first = {name: getattr(answer, name)[:1] for name in ("output_ids", "logprobs", "top", "asked")}
+    return replace(answer, faces=faces, **first)
 
 
 def _sum_of(strata: Sequence[Sequence[tuple[int, bool]]]) -> Order | None:

@@ -17,6 +17,7 @@ resend: {{warmup_sends: 4, warmup_tokens: 64, hits: 1}}
 decode: {{prompts: 5, tokens: 160, sampling: false}}
 batch: {{sizes: [1, 2, 5], rounds: 5, tokens: 4, ragged: 5}}
 checkpoint: {{prompts: 5}}
+seed: {seed}
 """
 WHOLE = "resend, decode, batch, checkpoint"
 ONE_TOKEN = named.kernel(1).name
@@ -58,11 +59,16 @@ EXPECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "hit-jitter": ("none", {}),
     "batch-noise": ("none", {}),
 }
-"""What stands first for each fault, and how its plan differs: the table of docs/diagnosis.md."""
+"""What should stand first for each fault, and how its plan differs: the rows of docs/diagnosis.md."""
+
+SEED = 1
+"""The rules were set on runs of seed 0."""
 
 
-def run(folder: Path, fault: str, target: str = "cu: 16", probes: str = WHOLE, count: int = 6) -> Done:
-    plan = PLAN.format(fault=fault, target=target, probes=probes, count=count)
+def run(
+    folder: Path, fault: str, target: str = "cu: 16", probes: str = WHOLE, count: int = 6, seed: int = 0
+) -> Done:
+    plan = PLAN.format(fault=fault, target=target, probes=probes, count=count, seed=seed)
     (folder / "plan.yaml").write_text(plan)
     return run_command(folder, "run", "--config", "plan.yaml")
 
@@ -89,6 +95,6 @@ def test_the_first_thread_is_named_with_its_evidence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_fault_has_its_hypothesis_first(tmp_path: Path, name: str) -> None:
     expected, over = EXPECTED[name]
-    done = run(tmp_path, **{"fault": name, **over})
+    done = run(tmp_path, **{"fault": name, "seed": SEED, **over})
     assert done.code in (10, 11), done.err
     assert first(done) == expected

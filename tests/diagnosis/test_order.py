@@ -65,3 +65,20 @@ def test_conditions_are_summed(hits: Hits) -> None:
 
 def test_the_checkpoint_probe_is_left_out(hits: Hits) -> None:
     assert order_of_corruption(hits([False, True], probe="checkpoint"), 0.125) is None
+
+
+def test_a_row_alone_is_the_same_hit_by_its_first_token(hits: Hits) -> None:
+    later = hits([True, True], first=50, probe="batch")
+    for row in later:
+        row.cell, row.role = "M=1", "row" if row.role == "hit" else row.role
+        if row.role == "row":
+            row.answer.output_ids, row.answer.logprobs = [9, 7], [-0.1, -0.1]
+            row.answer.top = [OTHER, ROW]
+    found = order_of_corruption([*hits([False, False]), *later], 0.125)
+    assert found is not None
+    assert (found.pairs, found.later) == (4, 1.0)
+    for row in later:
+        if row.role == "row":
+            row.answer.output_ids, row.answer.top = [5, 7], [ROW, ROW]
+    # Only its second token is wrong: that is no hit gone wrong.
+    assert order_of_corruption([*hits([False, False]), *later], 0.125) is None
