@@ -21,6 +21,9 @@ from fidelity.selftest.row import Row
 ONE_TOKEN = kernel(1).name
 TAIL_1 = r"resend L=193 tail=1"
 
+FEW: dict[str, Any] = {"prompts": {"count": 6}}
+"""Of --quick, where every prompt is corrupt or none proves anything."""
+
 HITS: dict[str, Any] = {
     "probes": ["resend", "checkpoint", "decode"],
     "resend": {"suspects": [1], "controls": [33]},
@@ -34,6 +37,10 @@ KV_MODEL: dict[str, Any] = {"target": {"profile": "quiz-kv"}}
 RECALL: dict[str, Any] = {"prompts": {"families": ["recall"]}}
 LONG_DECODE: dict[str, Any] = {"decode": {"prompts": 6, "tokens": 768, "sampling": False}}
 DECODED: dict[str, Any] = {"probes": ["decode", "checkpoint"], **LONG_DECODE}
+LONGER: dict[str, Any] = {"decode": {"prompts": 4, "tokens": 1000, "sampling": False}}
+LONG: dict[str, Any] = {**HITS, **LONGER, **KV_MODEL}
+"""Answers that end past the rows that the kernel of long-prefill writes."""
+
 BATCHES: dict[str, Any] = {"probes": ["batch", "checkpoint"]}
 DRAFTS: dict[str, Any] = {"probes": ["draft"], "target": {"speculative": True}}
 CHUNKED: dict[str, Any] = {
@@ -66,9 +73,9 @@ def _guarded(guard: str) -> dict[str, Any]:
 
 
 FAULTS = (
-    Row("split-k-nan", "split-k-nan", "fault", ("F02", "F03", "F23"), TAIL_1, ONE_TOKEN, HITS),
-    Row("split-k", "split-k", "fault", ("F02",), TAIL_1, ONE_TOKEN, HITS),
-    Row("split-k-extend", "split-k-extend", "fault", ("F01",), TAIL_1, ONE_TOKEN, HITS),
+    Row("split-k-nan", "split-k-nan", "fault", ("F02", "F03", "F23"), TAIL_1, ONE_TOKEN, HITS, FEW),
+    Row("split-k", "split-k", "fault", ("F02",), TAIL_1, ONE_TOKEN, HITS, FEW),
+    Row("split-k-extend", "split-k-extend", "fault", ("F01",), TAIL_1, ONE_TOKEN, HITS, FEW),
     Row(
         "split-k, 64 units",
         "split-k",
@@ -77,6 +84,7 @@ FAULTS = (
         "resend L=196 tail=4",
         kernel(4).name,
         _with(WIDE, {"target": {"cu": 64}}),
+        FEW,
     ),
     Row("split-k-nan in decode", "split-k-nan", "fault", ("F02", "F03"), "decode T=0", ONE_TOKEN, DECODED),
     Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
@@ -91,12 +99,22 @@ FAULTS = (
         _with(HITS, {"target": {"profile": "random"}}),
     ),
     Row("ragged-state", "ragged-state", "fault", ("F08",), "batch ragged fill", FILLED_TOGETHER, BATCHES),
-    Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS),
+    Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS, FEW),
     Row("no-state", "no-state", "fault", ("F11", "F12"), TAIL_1, STATE, HITS),
-    Row("nan-null", "nan-null", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
-    Row("nan-500", "nan-500", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
-    Row("nan-clamped", "nan-clamped", "fault", ("F13", "F23"), TAIL_1, STATE, HITS),
-    Row("nan-uniform", "nan-uniform", "fault", ("F23",), TAIL_1, STATE, HITS),
+    Row("no-state, code word", "no-state", "fault", ("F12",), TAIL_1, STATE, _with(HITS, RECALL)),
+    Row("nan-null", "nan-null", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
+    Row("nan-500", "nan-500", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
+    Row("nan-clamped", "nan-clamped", "fault", ("F13", "F23"), f"{TAIL_1}: .*not a number", STATE, HITS, FEW),
+    Row("nan-uniform", "nan-uniform", "fault", ("F23",), f"{TAIL_1}: .*flat row", STATE, HITS, FEW),
+    Row(
+        "split-k-nan, no logprobs",
+        "split-k-nan,no-logprobs",
+        "fault",
+        ("F03",),
+        "decode T=0: .*run of one id",
+        "",
+        DECODED,
+    ),
     Row(
         "shared-page",
         "shared-page",
@@ -118,27 +136,65 @@ FAULTS = (
     ),
     Row(
         "drift",
-        "drift:after=60",
+        "drift:after=40",
         "fault",
         ("F10", "F16"),
         "resend L=",
         DRIFT,
         HITS,
-        {"prompts": {"count": 24}},
+        {"prompts": {"count": 16}},
     ),
-    Row("swapped-row", "swapped-row", "fault", ("F19", "F20"), r"batch M=[2-9]", CROSS_TALK, BATCHES),
+    Row(
+        "swapped-row",
+        "swapped-row",
+        "fault",
+        ("F19", "F20"),
+        "batch M=[2-9]: .*cross-talk",
+        CROSS_TALK,
+        BATCHES,
+    ),
     Row("chunk-boundary", "chunk-boundary", "fault", ("F21",), "resend L=129 tail=1", BOUNDARY, CHUNKED),
-    Row("long-prefill", "long-prefill:tokens=64", "fault", ("F04",), "decode T=0", BOUNDARY, DECODED),
+    Row("long-prefill", "long-prefill:tokens=200", "fault", ("F04",), "decode T=0", BOUNDARY, LONG, LONGER),
     Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED),
     Row("decode-after, speculative", "decode-after", "fault", ("F22",), "draft output", DECODE, DRAFTS),
     Row("shifted-logprobs", "shifted-logprobs", "fault", ("F25",), "decode T=0", QUOTED, HITS),
+    Row(
+        "shifted-logprobs in re-sends",
+        "shifted-logprobs",
+        "fault",
+        ("F25",),
+        "screening: .*not the top",
+        QUOTED,
+        SENDS,
+    ),
     Row("zeroed-state under jitter", "zeroed-state,hit-jitter", "fault", ("F09", "F27"), TAIL_1, STATE, HITS),
 )
 
+SHARED = f"{TAIL_1}: .*cold and hit share the fault"
+ONE_LENGTH: dict[str, Any] = merge(SENDS, {"resend": {"controls": []}})
+
 BLIND_PAIRS = (
-    Row("split-cold, split-k-extend", "split-cold,split-k-extend", "blind pair", ("F01",), TAIL_1, "", HITS),
-    Row("split-cold, split-k-nan", "split-cold,split-k-nan", "blind pair", ("F02",), TAIL_1, "", HITS),
+    Row(
+        "split-cold, split-k-extend",
+        "split-cold,split-k-extend",
+        "blind pair",
+        ("F01",),
+        SHARED,
+        ONE_TOKEN,
+        HITS,
+    ),
+    Row("split-cold, split-k-nan", "split-cold,split-k-nan", "blind pair", ("F02",), SHARED, ONE_TOKEN, HITS),
+    Row(
+        "split-cold, sanitised NaN, one length",
+        "split-cold,split-k-nan,nan-uniform:rate=0",
+        "blind pair",
+        ("F02", "F23"),
+        "L=193 cold: .*flat row",
+        "",
+        ONE_LENGTH,
+    ),
 )
+"""The last has no other length to compare with: an absolute rule is all there is."""
 
 FOR_A_REFERENCE = (
     Row("all-wrong", "all-wrong", "reference", ("F05",), "", "", HITS),
@@ -156,10 +212,12 @@ FOR_A_REFERENCE = (
 """What no cell of one server can tell from a healthy one: cold and cached answers share it."""
 
 VACUOUS = (
-    Row("never-hits", "never-hits", "vacuous", ("F26",), "no hit: cached_tokens 0", "", SENDS),
-    Row("wrong-count", "wrong-count", "vacuous", ("F26",), "cached_tokens 128 instead of 192", "", SENDS),
-    Row("null-counts", "null-counts", "vacuous", ("F26",), "reports no cached_tokens", "", SENDS),
-    Row("no-logprobs", "no-logprobs", "vacuous", ("F26",), "has no logprobs", "", SENDS),
+    Row("never-hits", "never-hits", "vacuous", ("F26",), "no hit: cached_tokens 0", "", SENDS, FEW),
+    Row(
+        "wrong-count", "wrong-count", "vacuous", ("F26",), "cached_tokens 128 instead of 192", "", SENDS, FEW
+    ),
+    Row("null-counts", "null-counts", "vacuous", ("F26",), "reports no cached_tokens", "", SENDS, FEW),
+    Row("no-logprobs", "no-logprobs", "vacuous", ("F26",), "has no logprobs", "", SENDS, FEW),
     Row(
         "no_buffer",
         "none",
@@ -168,6 +226,7 @@ VACUOUS = (
         "no hit: cached_tokens 0",
         "",
         _with(SENDS, {"target": {"strategy": "no_buffer"}}),
+        FEW,
     ),
 )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fidelity import plan as plans
 from fidelity.plan import RunPlan
-from fidelity.refserver.faults import KINDS
+from fidelity.refserver.faults import KINDS, Kind
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, RunVerdict
 
 Group = Literal["fault", "blind pair", "reference", "vacuous", "control"]
@@ -30,8 +30,9 @@ SMALL: dict[str, Any] = {
 @dataclass(frozen=True)
 class Row:
     """`fault` is the engine's spec, `plan` what differs from a default run, `small` what --quick changes
-    beside SMALL. `names`: a pattern that a failing cell or the reason of the verdict must hold; `diagnosis`:
-    the first hypothesis that is right, empty where none is asked for."""
+    beside SMALL. `names`: a pattern that a failing cell with its reason must hold, or the reason of the
+    verdict where nothing fails; `diagnosis`: the first hypothesis that is right, empty where none is asked
+    for."""
 
     name: str
     fault: str
@@ -74,24 +75,28 @@ class Row:
 
     def caught_by(self, verdict: RunVerdict) -> str:
         """The failing cell that this row names, or else the first; empty where none fails."""
-        lines = failing(verdict)
-        named = [line for line in lines if re.search(self.names, line)]
-        return (named or lines or [""])[0]
+        cells = failing(verdict)
+        named = [cell for cell, reason in cells if re.search(self.names, f"{cell}: {reason}")]
+        return (named or [cell for cell, _ in cells] or [""])[0]
 
     def _caught(self, verdict: RunVerdict) -> bool:
-        return verdict.state == FAIL and any(re.search(self.names, line) for line in failing(verdict))
+        return verdict.state == FAIL and any(
+            re.search(self.names, f"{cell}: {reason}") for cell, reason in failing(verdict)
+        )
 
     def _says(self, verdict: RunVerdict, state: str) -> bool:
         return verdict.state == state and re.search(self.names, verdict.reason) is not None
 
     @property
-    def _kinds(self) -> list[Any]:
+    def _kinds(self) -> list[Kind]:
         words = [part.split(":")[0] for part in self.fault.split(",")]
         return [KINDS[word] for word in words if word != "none"]
 
 
-def failing(verdict: RunVerdict) -> list[str]:
-    """`probe cell` of every cell that fails; `screening` where the cold answers there do."""
+def failing(verdict: RunVerdict) -> list[tuple[str, str]]:
+    """`probe cell` and reason of every cell that fails; of the screening where the cold answers there do."""
     arms = [arm for arm in verdict.arms if arm.state == FAIL]
-    cells = [f"{cell.probe} {cell.name}" for arm in arms for cell in arm.cells if cell.state == FAIL]
-    return cells or (["screening"] if arms else [])
+    cells = [cell for arm in arms for cell in arm.cells if cell.state == FAIL]
+    if not cells:
+        return [("screening", arm.reason) for arm in arms]
+    return [(f"{cell.probe} {cell.name}", cell.reason) for cell in cells]

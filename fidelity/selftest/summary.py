@@ -14,6 +14,9 @@ ENOUGH = 0.95
 
 NOTHING = "none"
 
+SHOWN = 75
+"""Characters of a reason."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -108,5 +111,6 @@ def _line(row: Row, outcomes: Sequence[Outcome]) -> Line | None:
 
 
 def _short(reason: str) -> str:
-    """A reason without the arm before it and the counts behind it."""
-    return reason.removeprefix("arm none: ").split(" (")[0]
+    """A reason without the arm before it and the counts behind it, cut where it is long."""
+    said = reason.removeprefix("arm none: ").split(" (")[0]
+    return said if len(said) <= SHOWN else said[: SHOWN - 3] + "..."
