@@ -107,7 +107,7 @@ def _bound(deciding: Sequence[ArmVerdict], limits: Thresholds) -> str:
     """What the pass excludes: of re-sends, and of what the probes that send few prompts looked at."""
     cells = [cell for arm in deciding for cell in arm.cells if cell.state == PASS]
     resend = [cell for cell in cells if cell.probe == "resend"]
-    few = dict.fromkeys(cell.probe for cell in cells if cell.probe != "resend" and cell.rate_upper < 1)
+    few = dict.fromkeys(cell.probe for cell in cells if cell.probe != "resend" and 0 < cell.rate_upper < 1)
     at = f"at {limits.confidence * 100:g} %"
     said = []
     if resend:
