@@ -17,11 +17,12 @@ from fidelity.comparison import (
 from fidelity.diagnose import diagnose
 from fidelity.diagnosis.order import order_of_corruption
 from fidelity.evidence import Group, groups_of
-from fidelity.judging import exact
+from fidelity.judging import exact, reference
 from fidelity.judging.registry import JUDGES
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
+from fidelity.plan_reference import ARM
 from fidelity.probes.cells import Cell
 from fidelity.shift_judge import Measured, Shift
 from fidelity.unjudged import unjudged_sends
@@ -84,7 +85,8 @@ def judge_arms(
         }
         shifts |= shift_judge.find_shifts(family, limits, plan.seed)
     unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
-    return [_judge_arm(plan, one, shifts, limits, unsure_alone=unsure_alone) for one in evidence]
+    told = by_arm[ARM] if "reference" in plan.selected else []
+    return [_judge_arm(plan, one, shifts, told, limits, unsure_alone=unsure_alone) for one in evidence]
 
 
 def _gather(
@@ -124,17 +126,18 @@ def _judge_arm(
     plan: RunPlan,
     evidence: ArmEvidence,
     shifts: Mapping[tuple[str, str], list[Shift]],
+    told: Sequence[Observation],
     limits: Thresholds,
     *,
     unsure_alone: bool,
 ) -> ArmVerdict:
-    """Fail when any cell fails; pass when every cell passes; else inconclusive. `unsure_alone`: others may
-    use the server."""
+    """Fail when any cell fails; pass when every cell passes; else inconclusive. `told` is what a reference
+    answered; `unsure_alone`: others may use the server."""
     arm, record = evidence.arm, evidence.record
     cells: tuple[CellVerdict, ...] = ()
     if record:
         cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone))
-        cells += tuple(_judge_probes(plan, arm, record, evidence.observations, limits))
+        cells += tuple(_judge_probes(plan, arm, record, evidence.observations, told, limits))
     state, reason = _arm_state(cells)
     unjudged = unjudged_sends(evidence.observations)
     if state != FAIL and unjudged.broken_screens:
@@ -171,7 +174,12 @@ def _judge_arm(
 
 
 def _judge_probes(
-    plan: RunPlan, arm: Arm, record: ArmRecord, observations: Sequence[Observation], limits: Thresholds
+    plan: RunPlan,
+    arm: Arm,
+    record: ArmRecord,
+    observations: Sequence[Observation],
+    told: Sequence[Observation],
+    limits: Thresholds,
 ) -> Iterator[CellVerdict]:
     """The cells of every probe but resend; one that says so for each that the server could not take."""
     for name in plan.selected:
@@ -187,6 +195,8 @@ def _judge_probes(
         elif name in JUDGES:
             own = [obs for obs in observations if obs.probe == name]
             yield from JUDGES[name](plan, arm, record, own, limits)
+        elif name == "reference":
+            yield from reference.judge(plan, arm, record, observations, told, limits)
     if plan.exact:
         yield from exact.judge(plan, arm, record, observations, limits)
 

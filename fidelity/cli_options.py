@@ -134,6 +134,18 @@ def _plan_options(
         float | None,
         typer.Option("--max-slowdown", parser=share, help="Fail a guard that costs more, 0.05 or 5%."),
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", help="A trusted run, saved reference or URL to hold cold answers against."
+        ),
+    ] = None,
+    reference_any_model: Annotated[
+        bool | None, typer.Option("--reference-any-model", help="Take a reference of another model.")
+    ] = None,
+    save_reference: Annotated[
+        Path | None, typer.Option("--save-reference", help="Keep the cold answers in this file for others.")
+    ] = None,
     family: FamilyOption = None,
     prompt_folder: FolderOption = None,
     tokenizer: TokenizerOption = None,

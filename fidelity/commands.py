@@ -15,6 +15,7 @@ from fidelity import manifest as manifests
 from fidelity import plan as plans
 from fidelity.errors import FidelityError, UsageError
 from fidelity.execute import RESULTS, conclude, execute, extend, new_run
+from fidelity.inputs import check_inputs
 from fidelity.plan import RunPlan
 
 
@@ -47,6 +48,7 @@ def flags(**given: Any) -> dict[str, Any]:
         "prompts": prompts,
         "resend": {key: value or None for key, value in resend.items()},
         "thresholds": {"max_rate": given["max_rate"]},
+        **{key: given[key] for key in ("reference", "reference_any_model", "save_reference")},
         "seed": given["seed"],
         "max_minutes": given["max_minutes"],
         "fail_fast": given["fail_fast"],
@@ -71,10 +73,7 @@ def run(
             extend(manifest, shared["prompts"]["count"])
         return execute(manifest, resume, console)
     plan = _plan(model, url, guards, config, shared, target)
-    if "tasks" in plan.selected:
-        from fidelity.probes.tasks import questions
-
-        questions(plan)  # a broken line is told before a server starts
+    check_inputs(plan)
     manifest, directory = new_run(plan, output, sys.argv)
     return execute(manifest, directory, console)
 

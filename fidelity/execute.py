@@ -14,6 +14,7 @@ from fidelity.judge import judge
 from fidelity.manifest import Manifest
 from fidelity.observations import read
 from fidelity.plan import RunPlan, Thresholds
+from fidelity.reference import of_run, save
 from fidelity.report.console import Progress, print_verdict
 from fidelity.report.write import write_all
 from fidelity.reproduce.reported import scripts
@@ -87,7 +88,22 @@ def execute(manifest: Manifest, directory: Path, console: Console) -> int:
                     progress.handle(events.throw(KeyboardInterrupt()))
     finally:
         signal.signal(signal.SIGTERM, before)
-    return conclude(manifest, directory, console)
+    code = conclude(manifest, directory, console)
+    if manifest.plan.save_reference is not None:
+        _save_reference(manifest, directory, manifest.plan.save_reference, console)
+    return code
+
+
+def _save_reference(manifest: Manifest, directory: Path, path: Path, console: Console) -> None:
+    """What the run concluded stands, whether or not there is anything to save of it."""
+    try:
+        reference = of_run(manifest, read(directory / OBSERVATIONS))
+        save(reference, path)
+    except ResultsError as exc:
+        console.print(f"no reference was saved: {exc.message}", markup=False, style="yellow")
+        return
+    said = f"reference: {path}, {len(reference.told)} answers of arm {reference.source.arm}"
+    console.print(said, markup=False, soft_wrap=True)
 
 
 def conclude(

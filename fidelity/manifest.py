@@ -37,6 +37,8 @@ class ArmRecord:
     """Probes of the plan that this server could not take, and why."""
     sweep: list[tuple[int, int]] = field(default_factory=list)
     """(position, tail) of each cell of the sweep, in tokens."""
+    reference: str = ""
+    """What its cold answers were held against, in words."""
 
 
 @dataclass

@@ -136,7 +136,7 @@ def to_json(observation: Observation) -> str:
     """One line without the newline."""
     data = {name: getattr(observation, name) for name in _FIELDS}
     data["answer"] = {name: getattr(observation.answer, name) for name in _ANSWER_FIELDS}
-    return json.dumps({"schema": SCHEMA, **_encode(data)}, separators=(",", ":"), allow_nan=False)
+    return json.dumps({"schema": SCHEMA, **encoded(data)}, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(line: str) -> Observation:
@@ -197,6 +197,17 @@ def cut_torn_line(path: Path) -> None:
             file.truncate(end)
 
 
+def encoded(value: Any) -> Any:
+    """The same data with "nan", "inf" and "-inf" in place of the floats that JSON cannot carry."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(item) for item in value]
+    return value
+
+
 def frame(observations: list[Observation]) -> "pd.DataFrame":
     """One row per observation, without the ids, rows and raw bodies."""
     import pandas as pd
@@ -237,16 +248,6 @@ def _lines(path: Path) -> Iterator[Observation]:
         except (ValueError, KeyError, TypeError):
             return
         yield last
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    return value
 
 
 _FIELDS = tuple(f.name for f in fields(Observation))

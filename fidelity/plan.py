@@ -33,6 +33,7 @@ from fidelity.plan_probes import (
     Sweep,
     Tasks,
 )
+from fidelity.plan_reference import unusable
 from fidelity.plan_target import Target
 from fidelity.servers.address import check_url
 
@@ -113,6 +114,13 @@ class RunPlan(Section):
     sweep: Sweep = Sweep()
     checkpoint: Checkpoint = Checkpoint()
     thresholds: Thresholds = Thresholds()
+    reference: str | None = None
+    """What cold answers are held against: a trusted run's folder, a file saved of one, a second server's
+    URL."""
+    reference_any_model: bool = False
+    """Take a reference of another model name or vocabulary."""
+    save_reference: Path | None = None
+    """A file to keep this run's cold answers in, as a reference for others."""
     seed: int = 0
     max_minutes: float | None = Field(None, gt=0)
     max_requests: int | None = Field(None, ge=1)
@@ -139,13 +147,19 @@ class RunPlan(Section):
             )
         if all(arm.baseline for arm in self.arms):
             raise ValueError("every arm is a baseline: nothing would decide the run")
+        wrong = unusable(self.reference, self.target.url, names, self.selected)
+        if wrong is not None:
+            raise ValueError(wrong)
         return self
 
     @property
     def selected(self) -> tuple[ProbeName, ...]:
         """The probes to run, in the order they were named."""
         chosen = (*(DEFAULT_PROBES if self.probes is None else self.probes), *self.also)
-        return tuple(dict.fromkeys(name for name in chosen if name not in self.skip))
+        last: tuple[ProbeName, ...] = () if self.reference is None else ("reference",)
+        names = dict.fromkeys(name for name in (*chosen, *last) if name not in self.skip)
+        # It holds against the reference what the others record.
+        return tuple(sorted(names, key=lambda name: name == "reference"))
 
     @property
     def unprobed(self) -> dict[ProbeName, str]:

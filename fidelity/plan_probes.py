@@ -7,10 +7,21 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 ProbeName = Literal[
-    "resend", "decode", "batch", "draft", "impact", "tasks", "speed", "equivalence", "sweep", "checkpoint"
+    "resend",
+    "decode",
+    "batch",
+    "draft",
+    "impact",
+    "tasks",
+    "speed",
+    "equivalence",
+    "sweep",
+    "checkpoint",
+    "reference",
 ]
 
-ALL_PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
+ALL_PROBES: tuple[ProbeName, ...] = tuple(name for name in get_args(ProbeName) if name != "reference")
+"""Those to choose from; `reference` comes with a plan's reference, after the others."""
 
 DEFAULT_PROBES: tuple[ProbeName, ...] = ("resend", "decode")
 """What a run without a choice of its own sends; its decode is a short one."""

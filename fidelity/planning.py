@@ -167,7 +167,9 @@ def lines(outlook: Outlook) -> Iterator[str]:
         f"{outlook.kappa:g} times the control's own ({outlook.least_margin:g} nat at least), or its mean "
         f"|delta logprob| likewise ({outlook.least_move:g} nat at least)"
     )
-    unseen = (*outlook.unseen, "other lengths", "errors that cold answers share")
+    unseen = [*outlook.unseen, "other lengths"]
+    if "reference" not in outlook.probes:
+        unseen.append("errors that cold answers share (--reference)")
     yield f"not seen: {'; '.join(unseen)}"
 
 

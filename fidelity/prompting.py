@@ -16,6 +16,7 @@ from fidelity.engines.sglang import TOP_K
 from fidelity.errors import LengthError, NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
+from fidelity.plan_reference import is_url
 from fidelity.probes.cells import Cell
 from fidelity.prompts.embedded import EmbeddedTokenizer
 from fidelity.prompts.families import prompt_id
@@ -33,7 +34,8 @@ RAISED_TOP_K = 200
 class PromptSource:
     """`order` are all prompts, the ones to use first; `taken` those measured so far, `replaced` those passed
     over with the reason; `settled` once the first arm has made the choice; `covered` is the mass of each
-    screened answer's top logprobs, `begins` its first token."""
+    screened answer's top logprobs, `begins` its first token; `fixed` are ids of prompts to take whether the
+    model is sure of them or not."""
 
     count: int
     order: list[Prompt]
@@ -44,6 +46,7 @@ class PromptSource:
     settled: bool = False
     covered: dict[str, float] = field(default_factory=dict)
     begins: dict[str, int] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
     _fitted: dict[tuple[str, int], Fitted] = field(default_factory=dict)
     _encoded: dict[str, list[int]] = field(default_factory=dict)
 
@@ -111,7 +114,7 @@ class PromptSource:
         if screened.answer.output_ids:
             self.begins[entry.id] = screened.answer.output_ids[0]
         probability = top_probability(screened.answer)
-        if broken_rules(screened.answer) or probability >= sure:
+        if entry.id in self.fixed or broken_rules(screened.answer) or probability >= sure:
             self.taken.append(entry)
             return True
         self.unsure.append(entry)
@@ -140,7 +143,8 @@ def open_prompts(plan: RunPlan, client: httpx.Client, before: PromptSource | Non
     if before is not None:
         before.tokenizer = _tokenizer(plan, client)
         return before
-    return PromptSource(plan.prompts.count, order_prompts(plan), _tokenizer(plan, client))
+    order, fixed = _as_in_reference(plan, order_prompts(plan))
+    return PromptSource(plan.prompts.count, order, _tokenizer(plan, client), fixed=fixed)
 
 
 @contextmanager
@@ -180,6 +184,19 @@ def order_prompts(plan: RunPlan) -> list[Prompt]:
     chosen, reserve = choose(families, count, plan.seed, include=include[:count], only=only)
     random.Random(f"{plan.seed}/prompts").shuffle(chosen)
     return chosen + reserve
+
+
+def _as_in_reference(plan: RunPlan, order: list[Prompt]) -> tuple[list[Prompt], frozenset[str]]:
+    """With a recorded reference, its prompts come first, and none is passed over: a fault that cold sends
+    share must not choose the prompts. Raises ResultsError."""
+    if plan.reference is None or is_url(plan.reference):
+        return order, frozenset()
+    from fidelity.reference import load
+
+    place = {name: number for number, name in enumerate(load(plan.reference).source.prompts)}
+    fixed = [entry for entry in order if entry.id in place]
+    fixed.sort(key=lambda entry: place[entry.id])
+    return fixed + [entry for entry in order if entry.id not in place], frozenset(place)
 
 
 def shuffled_cells(plan: RunPlan, cells: Sequence[Cell], prompt: str) -> list[Cell]:

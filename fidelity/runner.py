@@ -28,7 +28,7 @@ from fidelity.manifest import ArmRecord, Manifest
 from fidelity.observations import Observation, Recorder, cut_torn_line, read
 from fidelity.plan import Arm, RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import warmup
+from fidelity.probes import reference, warmup
 from fidelity.probes.cells import choose_cells
 from fidelity.probes.probing import Probing, StoppedAtProofError
 from fidelity.probes.registry import PROBES
@@ -137,6 +137,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         facts = sglang.facts(server.client)
         preflight.prove(plan, arm, facts)
         facts = preflight.learn_vocabulary(server, facts, work.budget)
+        reference.prove(plan, facts)
         _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
         cells = choose_cells(plan.resend, facts)

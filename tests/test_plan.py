@@ -16,6 +16,7 @@ NO_FLAGS: dict[str, Any] = {
     **dict.fromkeys(["hits", "position", "tail", "control", "length"]),
     **dict.fromkeys(["seed", "max_minutes", "fail_fast", "max_rate"]),
     **dict.fromkeys(["probe", "skip", "tokens", "exact", "sweep", "task_file", "task_limit", "max_slowdown"]),
+    **dict.fromkeys(["reference", "reference_any_model", "save_reference"]),
 }
 
 
@@ -163,6 +164,8 @@ def test_flags_reach_the_plan() -> None:
         "exact": True,
         "sweep": True,
         "max_slowdown": 0.05,
+        "reference": "results/trusted",
+        "save_reference": Path("mine.jsonl"),
     }
     plan = build(merge({}, commands.flags(**given)))
     assert (plan.prompts.count, plan.prompts.families, plan.prompts.thinking) == (4, ("capital",), True)
@@ -171,7 +174,8 @@ def test_flags_reach_the_plan() -> None:
     assert (plan.seed, plan.max_minutes, plan.fail_fast, plan.thresholds.max_rate) == (7, 2.5, True, 0.2)
     assert (plan.exact, plan.speed.max_slowdown, plan.decode_size) == (True, 0.05, (8, 13))
     # A gate of its own and a map are asked for beside the probes that were named.
-    assert plan.selected == ("resend", "decode", "sweep", "speed")
+    assert plan.selected == ("resend", "decode", "sweep", "speed", "reference")
+    assert (plan.reference, plan.save_reference) == ("results/trusted", Path("mine.jsonl"))
 
 
 def test_what_is_probed_by_default_by_name_and_not() -> None:

@@ -25,8 +25,8 @@ def names(plan: RunPlan, kind: str) -> list[str]:
 def test_the_default_plan() -> None:
     outlook = look_ahead(build({}), 0.5)
     assert [cell.name for cell in outlook.cells] == ["L=193 tail=1", "L=194 tail=2", "L=225 tail=33"]
-    # 16 + 4 + 4 to warm up, 30 to screen, 30 prompts x 3 cells x (cold, cold again, 2 hits), 6 answers decoded
-    # and scored twice.
+    # 16 + 4 + 4 to warm up, 30 to screen, 30 prompts x 3 cells x (cold, cold again, 2 hits), 6 answers
+    # decoded and scored twice.
     assert outlook.requests == 24 + 30 + 360 + 18
     assert outlook.minutes == pytest.approx(outlook.requests * 0.5 / 60)
     assert outlook.bound == pytest.approx(1 - 0.05 ** (1 / 30))
@@ -115,7 +115,8 @@ def test_a_plan_in_words() -> None:
         "logprobs that move without a wrong token: seen where a suspect's mean JSD exceeds its control's by "
         "2 times the control's own (0.001 nat at least), or its mean |delta logprob| likewise (0.125 nat at "
         "least)",
-        "not seen: batches; speculative decoding; other lengths; errors that cold answers share",
+        "not seen: batches; speculative decoding; other lengths; "
+        "errors that cold answers share (--reference)",
     ]
 
 

@@ -7,7 +7,19 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Event
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import batch, checkpoint, decode, draft, equivalence, impact, resend, speed, sweep, tasks
+from fidelity.probes import (
+    batch,
+    checkpoint,
+    decode,
+    draft,
+    equivalence,
+    impact,
+    reference,
+    resend,
+    speed,
+    sweep,
+    tasks,
+)
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing
@@ -40,4 +52,5 @@ PROBES: dict[ProbeName, Probe] = {
     "speed": Probe(speed.run, speed.parts, visits=2),
     "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2),
     "checkpoint": Probe(checkpoint.run, checkpoint.parts, checkpoint.unfit, screens=True),
+    "reference": Probe(reference.run, reference.parts),
 }

@@ -118,6 +118,8 @@ class Progress:
         self._tallies[event.arm] = _Tally(event.requests, task)
 
     def _advance(self, arm: str, requests: int) -> None:
+        # What a reference is asked counts with the arm that is held against it, the newest one.
+        arm = arm if arm in self._tallies else next(reversed(self._tallies), arm)
         tally = self._tallies.get(arm)
         if tally is None:
             return

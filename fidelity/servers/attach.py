@@ -14,16 +14,16 @@ from fidelity.engines.secrets import secrets_in
 from fidelity.errors import UsageError
 from fidelity.plan import Target
 from fidelity.servers.address import check_url
-from fidelity.servers.credentials import Discreet, read_headers
+from fidelity.servers.credentials import KEY_VARIABLE, Discreet, read_headers
 from fidelity.servers.running import RunningServer
 
 
 @contextmanager
-def attach(target: Target) -> Iterator[RunningServer]:
-    """The server at `target.url`, at most `target.rate` requests a second. Raises UsageError for a URL, a
-    header file or a certificate file that is none."""
+def attach(target: Target, key: str = KEY_VARIABLE) -> Iterator[RunningServer]:
+    """The server at `target.url`, at most `target.rate` requests a second; `key` names the variable that
+    holds its API key. Raises UsageError for a URL, a header file or a certificate file that is none."""
     url = check_url(target.url or "")
-    headers = read_headers(target.header_file)
+    headers = read_headers(target.header_file, key)
     transport = httpx.HTTPTransport(verify=_trust(target.ca_file), proxy=_proxy(url))
     with httpx.Client(
         base_url=url,

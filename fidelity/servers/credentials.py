@@ -11,21 +11,24 @@ from fidelity.engines.secrets import hide
 from fidelity.errors import UsageError
 
 KEY_VARIABLE = "FIDELITY_API_KEY"
+REFERENCE_KEY_VARIABLE = "FIDELITY_REFERENCE_API_KEY"
+"""A second server has a key of its own: neither's is sent to the other."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
 
 
-def read_headers(header_file: Path | None) -> dict[str, str]:
-    """The key of the environment as a bearer token, then the file's lines `Name: value`, which win.
+def read_headers(header_file: Path | None, variable: str = KEY_VARIABLE) -> dict[str, str]:
+    """The key in this variable of the environment as a bearer token, then the file's lines `Name: value`,
+    which win.
 
     Empty lines and lines that begin with # are passed over. Raises UsageError, which quotes no value.
     """
     headers: dict[str, str] = {}
-    key = os.environ.get(KEY_VARIABLE, "").strip()
+    key = os.environ.get(variable, "").strip()
     if key:
         if not _VALUE.fullmatch(key):
-            raise UsageError(f"{KEY_VARIABLE} holds characters that no HTTP header can carry")
+            raise UsageError(f"{variable} holds characters that no HTTP header can carry")
         headers["authorization"] = f"Bearer {key}"
     for number, line in enumerate(_lines(header_file), start=1):
         name, colon, value = (part.strip() for part in line.partition(":"))
