@@ -157,7 +157,7 @@ def test_near_ties_are_counted_and_never_corrupt(groups: Made) -> None:
         ({"cached_tokens": None}, "the server reports no cached_tokens (60 sends)"),
         ({"prompt_tokens": 194}, "prompt_tokens 194 instead of 193 (60 sends)"),
         (FAILED, "the request failed (60 sends)"),
-        ({"logprobs": [], "top": []}, "no readable answer to compare (60 sends)"),
+        ({"logprobs": [], "top": []}, "the answer has no logprobs (60 sends)"),
     ],
 )
 def test_what_never_took_the_path_is_not_exercised(change: dict[str, Any], reason: str, groups: Made) -> None:
@@ -187,7 +187,7 @@ def test_prompts_that_missed_are_not_passed_over(groups: Made) -> None:
 
 def test_unreadable_sends_are_counted_once(groups: Made) -> None:
     verdict = judged(groups(3, {0: [FAILED, {"top": []}]}))
-    assert verdict.missed == {"the request failed": 1, "no readable answer to compare": 1}
+    assert verdict.missed == {"the request failed": 1, "the answer has no logprobs": 1}
 
 
 def test_an_earlier_attempt_counts_only_where_it_was_corrupt(groups: Made) -> None:

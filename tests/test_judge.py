@@ -76,8 +76,8 @@ def test_a_pass_says_what_it_excludes(judged: Judged) -> None:
     )
     assert (arm.cold_right, arm.cold_known) == (60, 60)
     assert verdict.not_exercised == (
-        "not asked for: single-request decode (--probe decode), batches (--probe batch), speculative decoding "
-        "(--probe draft)",
+        "not asked for: single-request decode (--probe decode), batches (--probe batch), speculative "
+        "decoding (--probe draft)",
     )
 
 

@@ -34,7 +34,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Any:
         def cells(name: str) -> Any:
             def made(plan: Any, arm: Any, *_: Any) -> list[CellVerdict]:
                 state = baseline if arm.baseline and baseline else states[name]
-                return [CellVerdict(arm.name, name, "c", "suspect", state, f"{name}!")]
+                return [CellVerdict(arm.name, name, "M=2", "suspect", state, f"{name}!")]
 
             return made
 
@@ -71,7 +71,7 @@ def test_the_worst_cell_decides(states: dict[str, str], wanted: str, judged: Any
     verdict = judged(**states)
     assert verdict.state == wanted
     if wanted == FAIL:
-        assert verdict.reason == "arm none: batch c: batch!" or "more cells" in verdict.reason
+        assert verdict.reason == "arm none: batch M=2: batch!" or "more cells" in verdict.reason
     if states == {"speed": PASS}:
         assert "decides no fidelity" in verdict.reason
 

@@ -121,7 +121,7 @@ def test_a_server_that_is_sure_of_nothing(play: Any, fake_sglang: Any) -> None:
         ({"says_cached": lambda _: None}, "the server reports no cached_tokens (12 sends)"),
         ({"says_cached": lambda n: n and n - 64}, "cached_tokens 128 instead of 192 (12 sends)"),
         ({"says_prompt": lambda n: n + 1}, "prompt_tokens 194 instead of 193 (12 sends)"),
-        ({"fault": "no logprobs"}, "no readable answer to compare (12 sends)"),
+        ({"fault": "no logprobs"}, "the answer has no logprobs (12 sends)"),
     ],
 )
 def test_what_did_not_take_the_path_is_not_exercised(

@@ -58,7 +58,8 @@ def conditions(*tails: int, suspects: int = 1) -> list[Cell]:
 
 
 def judged(records: Sequence[Observation], plan: Sequence[Cell], **limits: float) -> RunVerdict:
-    manifest = Manifest("r", "s", RunPlan(probes=("resend",), thresholds=Thresholds(**limits)), status="complete")
+    plan_of_run = RunPlan(probes=("resend",), thresholds=Thresholds(**limits))
+    manifest = Manifest("r", "s", plan_of_run, status="complete")
     manifest.arms["none"] = ArmRecord("none", 1, cells=list(plan))
     return judge(manifest, records)
 

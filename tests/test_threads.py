@@ -24,7 +24,8 @@ def simulated(server: Server, prompts: int, hits: int = 2, seed: int = 0) -> lis
 
 
 def judged(records: Sequence[Observation], limits: Thresholds | None = None) -> RunVerdict:
-    manifest = Manifest("r", "s", RunPlan(probes=("resend",), thresholds=limits or Thresholds()), status="complete")
+    plan = RunPlan(probes=("resend",), thresholds=limits or Thresholds())
+    manifest = Manifest("r", "s", plan, status="complete")
     manifest.arms["none"] = ArmRecord("none", 1, cells=cells())
     return judge(manifest, records)
 

@@ -13,7 +13,6 @@ from fidelity.engines.facts import ServerFacts
 from fidelity.events import Corruption
 from fidelity.observations import Observation, Recorder
 from fidelity.plan_probes import Resend
-from fidelity.probes import resend
 from fidelity.probes.cells import Cell, plan_hit
 from fidelity.probes.resend import Group, complete, run_group, sends_per_group
 from fidelity.probes.session import FailedRequestError, Session
