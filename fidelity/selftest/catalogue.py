@@ -136,13 +136,14 @@ FAULTS = (
     ),
     Row(
         "drift",
-        "drift:after=40",
+        "drift:after=150",
         "fault",
         ("F10", "F16"),
-        "resend L=",
+        "(resend L=|checkpoint from 192)",
         DRIFT,
         HITS,
         {"prompts": {"count": 16}},
+        "drift:after=40",
     ),
     Row(
         "swapped-row",

@@ -29,10 +29,10 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """`fault` is the engine's spec, `plan` what differs from a default run, `small` what --quick changes
-    beside SMALL. `names`: a pattern that a failing cell with its reason must hold, or the reason of the
-    verdict where nothing fails; `diagnosis`: the first hypothesis that is right, empty where none is asked
-    for."""
+    """`fault` is the engine's spec (`small_fault` that of --quick, where it is another), `plan` what differs
+    from a default run, `small` what --quick changes beside SMALL. `names`: a pattern that a failing cell with
+    its reason must hold, or the reason of the verdict where nothing fails; `diagnosis`: the first hypothesis
+    that is right, empty where none is asked for."""
 
     name: str
     fault: str
@@ -42,29 +42,35 @@ class Row:
     diagnosis: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
     small: Mapping[str, Any] = field(default_factory=dict)
+    small_fault: str = ""
 
     @property
     def takes_rate(self) -> bool:
         """Can it be made to corrupt some prompts only?"""
         return self.group in ("fault", "blind pair") and any("rate" in kind.keys for kind in self._kinds)
 
-    def spec(self, rate: float) -> str:
+    def spec(self, rate: float, *, quick: bool = False) -> str:
         """The engine's --fault at a share of prompts."""
+        fault = self.small_fault if quick and self.small_fault else self.fault
         if rate == 1:
-            return self.fault
-        parts = zip(self.fault.split(","), self._kinds, strict=True)
+            return fault
+        parts = zip(fault.split(","), self._kinds, strict=True)
         return ",".join(f"{part}:rate={rate:g}" if "rate" in kind.keys else part for part, kind in parts)
 
     def run_plan(self, seed: int, rate: float, *, quick: bool) -> RunPlan:
         """The plan of one run of this row. Raises PlanError."""
-        own = {"seed": seed, "name": self.name, "target": {"kind": "embedded", "fault": self.spec(rate)}}
+        target = {"kind": "embedded", "fault": self.spec(rate, quick=quick)}
+        own = {"seed": seed, "name": self.name, "target": target}
         data = plans.merge(self.plan, own)
         if quick:
             data = plans.merge(plans.merge(data, SMALL), self.small)
         return plans.build(data, f"selftest, {self.name}")
 
-    def holds(self, verdict: RunVerdict) -> bool:
-        """Is the verdict the one that this row must have?"""
+    def holds(self, verdict: RunVerdict, rate: float = 1.0) -> bool:
+        """Is the verdict the one that this row must have? Of a fault at a smaller rate, whichever cell fails
+        has caught it."""
+        if rate < 1 and verdict.state == FAIL:
+            return self.takes_rate
         return {
             "fault": self._caught(verdict),
             "blind pair": self._caught(verdict) or self._says(verdict, INCONCLUSIVE),

@@ -112,7 +112,7 @@ def _outcome(
         seed=task.seed,
         rate=task.rate,
         state=verdict.state if verdict else COULD_NOT_RUN,
-        holds=verdict is not None and task.row.holds(verdict),
+        holds=verdict is not None and task.row.holds(verdict, task.rate),
         caught_by=task.row.caught_by(verdict) if verdict else "",
         reason=verdict.reason if verdict else error,
         diagnoses=tuple(one.name for arm in arms for one in arm.hypotheses if one.rank == 1),

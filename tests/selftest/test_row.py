@@ -43,11 +43,12 @@ def test_every_row_has_a_plan(row: Row, quick: bool) -> None:
     plan = row.run_plan(3, 1.0, quick=quick)
     assert plan.seed == 3
     assert plan.target.kind == "embedded"
-    assert plan.target.fault == row.fault
+    assert plan.target.fault == row.spec(1.0, quick=quick)
 
 
 def test_a_rate_goes_to_each_part_that_takes_one() -> None:
-    assert BY_NAME["drift"].spec(0.5) == "drift:after=40:rate=0.5"
+    assert BY_NAME["drift"].spec(0.5) == "drift:after=150:rate=0.5"
+    assert BY_NAME["drift"].spec(0.5, quick=True) == "drift:after=40:rate=0.5"
     assert BY_NAME["zeroed-state under jitter"].spec(0.2) == "zeroed-state:rate=0.2,hit-jitter"
     assert BY_NAME["split-k"].spec(1) == "split-k"
 
@@ -61,7 +62,9 @@ def test_a_fault_must_fail_where_the_row_says() -> None:
     row = BY_NAME["nan-uniform"]
     assert row.holds(verdict(FAIL, "", ("L=193 tail=1", FAIL, "12 of 12: flat row in 24 sends")))
     assert not row.holds(verdict(FAIL, "", ("L=193 tail=1", FAIL, "12 of 12 corrupt")))
-    assert not row.holds(verdict(FAIL, "", ("L=225 tail=33", FAIL, "flat row")))
+    elsewhere = verdict(FAIL, "", ("L=225 tail=33", FAIL, "flat row"))
+    assert not row.holds(elsewhere)
+    assert row.holds(elsewhere, 0.2)
     assert not row.holds(verdict(INCONCLUSIVE, "flat row", ("L=193 tail=1", INCONCLUSIVE, "flat row")))
 
 
