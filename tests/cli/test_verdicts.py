@@ -59,7 +59,8 @@ def test_the_splitk_guard_passes_with_the_same_hits(fidelity_once: Fidelity) -> 
     assert (suspect["corrupt"], suspect["exercised"]) == (0, 30)
     assert suspect["cached"] == {"192": 60}
     assert suspect["tails"] == {"1": 60}
-    assert done.summary["bound"] == "0 corrupt prompts of 30: at most 10 % at 95 %"
+    resend = "0 corrupt prompts of 30: at most 10 % at 95 %"
+    assert done.summary["bound"] == f"{resend}; decode: none corrupt, at most 50 % at 95 %"
     assert "0 corrupt prompts of 30: at most 10 % at 95 %" in done.out
 
 
