@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 
 from fidelity.selftest.run import Outcome, Task, run
 
@@ -21,8 +22,14 @@ def outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context, initializer=_begin)
     try:
-        for done in as_completed([pool.submit(run, task) for task in tasks]):
-            yield done.result()
+        waiting = iter(tasks)
+        # No more than are at work: what a worker has been given cannot be taken back from it.
+        running = {pool.submit(run, task) for task in islice(waiting, jobs)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            running |= {pool.submit(run, task) for task in islice(waiting, len(done))}
+            for one in done:
+                yield one.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
