@@ -84,7 +84,7 @@ def judge_arms(
             if one.arm.baseline is baseline
         }
         shifts |= shift_judge.find_shifts(family, limits, plan.seed)
-    unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
+    unsure_alone = plan.target.shared
     told = by_arm[ARM] if "reference" in plan.selected else []
     return [_judge_arm(plan, one, shifts, told, limits, unsure_alone=unsure_alone) for one in evidence]
 

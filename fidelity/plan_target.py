@@ -60,6 +60,11 @@ class Target(Section):
     assume_idle: bool = False
     """Take for granted that nobody else uses an attached server, where it does not say."""
 
+    @property
+    def shared(self) -> bool:
+        """May others use the server, so that each send must be shown to have been alone?"""
+        return self.kind == "attach" and not self.assume_idle
+
     @field_validator("fault")
     @classmethod
     def _known_fault(cls, value: str) -> str:

@@ -9,7 +9,7 @@ import httpx
 
 from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request
+from fidelity.engines.sglang import Request, unusable
 from fidelity.observations import Answer
 
 PATH = "/v1/chat/completions"
@@ -44,12 +44,7 @@ def read_response(status: int, text: str, latency: float) -> Answer:
     except ValueError:
         data = None
     if status != 200 or data is None:
-        message = json_reader.error_message(data, text)
-        faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
-        error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
-        return Answer(
-            status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
-        )
+        return unusable(status, data, text, latency)
     try:
         return _read(data, latency, text)
     except (TypeError, ValueError, LookupError, AttributeError) as exc:

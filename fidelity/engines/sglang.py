@@ -161,15 +161,19 @@ def read_response(
     except ValueError:
         data = None
     if status != 200 or data is None:
-        message = json_reader.error_message(data, text)
-        faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
-        error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
-        failed = Answer(
-            status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
-        )
-        return [failed] * count
+        return [unusable(status, data, text, latency)] * count
     items = data if isinstance(data, list) else [data]
     return [_try_item(item, latency, text, scored, generated) for item in items]
+
+
+def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
+    """What an HTTP error or a body that is not JSON comes to; `data` is None where it was not."""
+    message = json_reader.error_message(data, text)
+    faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
+    error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
+    return Answer(
+        status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
+    )
 
 
 def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None, generated: bool) -> Answer:

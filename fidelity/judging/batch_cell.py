@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fidelity.engines.formed import LOG, METRICS, OVERLAP
-from fidelity.judging.few import decide, rate_limits
+from fidelity.judging.few import count_faces, decide, rate_limits
 from fidelity.judging.moved import Finding
 from fidelity.judging.rows import Judged
 from fidelity.plan import RunPlan, Thresholds
@@ -53,9 +53,6 @@ def verdict(plan: RunPlan, arm: str, cell: Cell, rows: Sequence[Judged], limits:
     if state == PASS:
         state, reason = _doubts(plan, cell, counted, reason)
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)
-    faces: Counter[str] = Counter()
-    for row in counted:
-        faces.update(row.sent.answer.faces)
     return CellVerdict(
         arm=arm,
         probe=PROBE,
@@ -77,7 +74,7 @@ def verdict(plan: RunPlan, arm: str, cell: Cell, rows: Sequence[Judged], limits:
         tails=_counts(row.sent.tail_seen for row in counted),
         cached=_counts(row.sent.answer.cached_tokens for row in counted),
         rules=dict(Counter(row.rules[0].split(":")[0].split(" (")[0] for row in corrupt)),
-        faces=dict(faces),
+        faces=count_faces(row.sent for row in counted),
         values=sum(row.sent.answer.values for row in counted),
         missed={str(reason): count for reason, count in missed.items()},
         figures=figures,
@@ -108,7 +105,7 @@ def _doubts(plan: RunPlan, cell: Cell, rows: Sequence[Judged], reason: str) -> t
             NOT_APPLICABLE,
             f"{said}: the server has no load figures, and its log is not ours (rows are clean)",
         )
-    attached = plan.target.kind == "attach" and not plan.target.assume_idle
+    attached = plan.target.shared
     silent = sum(row.sent.alone is None for row in rows)
     if cell.kind == "suspect" and attached and silent:
         said = f"nothing shows that {silent} of {len(rows)} rows ran without other requests (--assume-idle)"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fidelity.evidence import Group, groups_of
-from fidelity.judging.few import decide, rate_limits
+from fidelity.judging.few import count_faces, decide, rate_limits
 from fidelity.judging.sweep import CORRUPT, GONE, MISSED, Spot, find_spot, spot_examples
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
@@ -25,7 +25,7 @@ def judge(
     groups: dict[str, list[Group]] = defaultdict(list)
     for group in groups_of(observations):
         groups[group.cold.cell].append(group)
-    unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
+    unsure_alone = plan.target.shared
     found = []
     for cell in cells_from(record.facts.get("grid") or 1):
         spots = [
@@ -55,9 +55,6 @@ def _judge_cell(
     if state == PASS and gone:
         reason = f"the guard leaves no such tail in {gone} of {len(spots)} hits; {reason}"
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)
-    faces: Counter[str] = Counter()
-    for hit in hits:
-        faces.update(hit.answer.faces)
     return CellVerdict(
         arm=arm,
         probe=PROBE,
@@ -78,7 +75,7 @@ def _judge_cell(
         tails=_counts(hit.tail_seen for hit in hits),
         cached=_counts(hit.answer.cached_tokens for hit in hits),
         rules=dict(Counter(spot.why.split(":")[0].split(" (")[0] for spot in corrupt)),
-        faces=dict(faces),
+        faces=count_faces(hits),
         values=sum(hit.answer.values for hit in hits),
         missed=dict(lost),
         figures=figures,

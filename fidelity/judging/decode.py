@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fidelity.compare import longest_run
-from fidelity.judging.few import decide, rate_limits
+from fidelity.judging.few import count_faces, decide, rate_limits
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -82,12 +82,9 @@ def _judge_cell(
         if state == PASS and not moved.holds:
             state, reason = _state_of_move(scored, moved)
     silent = sum(obs.alone is None for obs, _, _ in found)
-    if state == PASS and silent and plan.target.kind == "attach" and not plan.target.assume_idle:
+    if state == PASS and silent and plan.target.shared:
         state = INCONCLUSIVE
         reason = f"nothing shows that {silent} of {len(found)} answers were decoded alone (--assume-idle)"
-    faces: Counter[str] = Counter()
-    for obs, _, _ in found:
-        faces.update(obs.answer.faces)
     return CellVerdict(
         arm=arm,
         probe="decode",
@@ -104,7 +101,7 @@ def _judge_cell(
         rate_lower=lower,
         rate_upper=upper,
         rules=dict(Counter(rule.split(":")[0] for _, _, rules in corrupt for rule in rules[:1])),
-        faces=dict(faces),
+        faces=count_faces(obs for obs, _, _ in found),
         values=sum(obs.answer.values for obs, _, _ in found),
         missed=dict(missed),
         figures=figures,

@@ -1,6 +1,5 @@
 """The verdict of the draft probe: is the output right, and is the draft accepted alone as in a batch?"""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import numpy as np
 from fidelity.engines.formed import LOG, METRICS
 from fidelity.engines.speculation import Acceptance, acceptance
 from fidelity.engines.stream import time_per_token
-from fidelity.judging.few import decide, rate_limits
+from fidelity.judging.few import count_faces, decide, rate_limits
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -115,9 +114,6 @@ def _output(plan: RunPlan, arm: str, prompts: Mapping[str, _Prompt], limits: Thr
     planned = plan.draft.prompts
     state, reason = decide("answers", len(corrupt), exercised, planned, why, limits)
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)
-    faces: Counter[str] = Counter()
-    for obs, _ in found:
-        faces.update(obs.answer.faces)
     readings = []
     if scored:
         own, clean = (
@@ -142,7 +138,7 @@ def _output(plan: RunPlan, arm: str, prompts: Mapping[str, _Prompt], limits: Thr
         corrupt_sends=len(corrupt),
         rate_lower=lower,
         rate_upper=upper,
-        faces=dict(faces),
+        faces=count_faces(obs for obs, _ in found),
         values=sum(obs.answer.values for obs, _ in found),
         figures=figures,
         readings=tuple(readings),

@@ -18,6 +18,7 @@ import numpy as np
 
 from fidelity.compare import broken_rules
 from fidelity.judging.apart import Apart, Starts, hold, starts
+from fidelity.judging.few import count_faces
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -61,9 +62,6 @@ def judge(
     missed: Counter[str] = Counter()
     missed["the request failed"] = len({(o.visit, o.group) for o in observations}) - len(sent)
     missed["served from the cache"] = sum(bool(obs.answer.cached_tokens) for obs in sent)
-    faces: Counter[str] = Counter()
-    for obs in sent:
-        faces.update(obs.answer.faces)
     readings: list[Reading] = []
     if broken:
         state, reason = FAIL, f"{len(broken)} of {len(sent)} cold answers are broken: {broken[0][1]}"
@@ -97,7 +95,7 @@ def judge(
             # No rate of anything is bounded here.
             rate_upper=0.0,
             rules=dict(Counter(rule.split(":")[0] for _, rule in broken)),
-            faces=dict(faces),
+            faces=count_faces(sent),
             values=sum(obs.answer.values for obs in sent),
             missed={why: count for why, count in missed.items() if count},
             readings=tuple(readings),

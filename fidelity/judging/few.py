@@ -1,10 +1,20 @@
 """What the probes that send few prompts share: a rate over prompts, and the state that follows from it."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from fidelity.observations import Observation
 from fidelity.plan import Thresholds
 from fidelity.stats.rates import clopper_pearson, prompts_needed
 from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_EXERCISED, PASS, Figure
+
+
+def count_faces(sends: Iterable[Observation]) -> dict[str, int]:
+    """How often each way of not being a number shows in these answers."""
+    faces: Counter[str] = Counter()
+    for send in sends:
+        faces.update(send.answer.faces)
+    return dict(faces)
 
 
 def rate_limits(corrupt: int, exercised: int, limits: Thresholds) -> tuple[float, float, tuple[Figure, ...]]:

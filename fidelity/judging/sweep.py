@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from fidelity.compare import broken_rules, compare_first_token
 from fidelity.evidence import Group, groups_of, missed
+from fidelity.judging.few import count_faces
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -71,7 +72,7 @@ def judge(
         lacking = plan.sweep.prompts - sum(group.last for group in found)
         spots += [Spot(tail, MISSED, "nothing was measured")] * lacking
         rows[position] += spots
-    unsure_alone = plan.target.kind == "attach" and not plan.target.assume_idle
+    unsure_alone = plan.target.shared
     found_rows = [_row(arm.name, *row, limits, unsure_alone=unsure_alone) for row in rows.items()]
     return found_rows or [_nothing(arm.name)]
 
@@ -153,9 +154,6 @@ def _row(
         for spot in spots
         if spot.group and spot.group.hits and spot.mark != MISSED
     ]
-    faces: Counter[str] = Counter()
-    for hit in hits:
-        faces.update(hit.answer.faces)
     return CellVerdict(
         arm=arm,
         probe="sweep",
@@ -172,7 +170,7 @@ def _row(
         rate_lower=lower,
         rate_upper=upper,
         rules=dict(Counter(spot.why.split(":")[0] for spot in corrupt)),
-        faces=dict(faces),
+        faces=count_faces(hits),
         values=sum(hit.answer.values for hit in hits),
         missed=dict(Counter(spot.why for spot in lost)),
         examples=tuple(spot_examples(corrupt)),
