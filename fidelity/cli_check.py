@@ -10,8 +10,12 @@ from fidelity.cli_options import GpuOption, OutputOption, with_plan_options
 
 @with_plan_options
 def check(
-    url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running sglang server.")],
+    url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running server.")],
     output: OutputOption = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="auto (default), sglang, vllm, llamacpp or openai: the server's API."),
+    ] = None,
     gpu: GpuOption = None,
     header_file: Annotated[
         Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
@@ -54,6 +58,7 @@ def check(
     shared = dict(shared or {})
     shared["max_requests"] = max_requests
     target = {
+        "engine": engine,
         "gpu": gpu,
         "header_file": header_file,
         "ca_file": ca_file,

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fidelity import fault_region, forecast, preflight
-from fidelity.engines import sglang, vocabulary
+from fidelity.engines import vocabulary
 from fidelity.engines.facts import ServerFacts
+from fidelity.engines.registry import meet
 from fidelity.plan import RunPlan
 from fidelity.probes.cells import Cell, choose_cells
 from fidelity.probes.decode import samples
@@ -22,7 +23,7 @@ from fidelity.servers.running import RunningServer
 def dry_run(plan: RunPlan, console: Console) -> None:
     """Read the attached server's facts, then print the plan's requests. Raises FidelityError."""
     with attach(plan.target) as server:
-        facts = fault_region.learn(plan.target, sglang.facts(server.client))
+        facts = fault_region.learn(plan.target, meet(server.client, plan.target.api))
         preflight.prove(plan, plan.arms[0], facts)
         cells = choose_cells(plan.resend, facts)
         knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer)

@@ -30,5 +30,5 @@ def parts(
     if screens and any(PROBES[name].screens for name in names):
         yield Part("screening", count, count * cells[-1].length, count)
     for name in names:
-        if PROBES[name].unfit(plan, facts, batches) is None:
+        if PROBES[name].inapplicable(plan, facts, batches) is None:
             yield from PROBES[name].parts(plan, facts, cells, min_tail)

@@ -20,6 +20,8 @@ class Target(Section):
 
     kind: Literal["embedded", "attach", "process", "container"] = "embedded"
     model: str = "embedded"
+    engine: Literal["auto", "sglang", "vllm", "llamacpp", "openai"] = "auto"
+    """The API of an attached server; `auto` recognises it. Servers that are started here are sglang's."""
     url: str | None = None
     profile: str = "quiz-state"
     fault: str = "split-k-nan"
@@ -59,6 +61,11 @@ class Target(Section):
     """May an attached server be asked to sample at temperature 1? A NaN there kills some servers."""
     assume_idle: bool = False
     """Take for granted that nobody else uses an attached server, where it does not say."""
+
+    @property
+    def api(self) -> str:
+        """The engine to speak to the server with, or `auto`."""
+        return self.engine if self.kind == "attach" else "sglang"
 
     @property
     def shared(self) -> bool:

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fidelity.engines import solitude, vacuity, vocabulary
+from fidelity.engines import vacuity, vocabulary
 from fidelity.engines.facts import ServerFacts
+from fidelity.engines.registry import engine_of
 from fidelity.errors import NotWhatWasAskedError, StartError
 from fidelity.installed import aiter_guard, look
 from fidelity.plan import Arm, RunPlan
@@ -62,7 +63,7 @@ def warnings(
         return
     if facts.guards is None:
         yield "guards unknown: this server was not started here, and cannot say whether one is applied"
-    load = solitude.look(server.client)
+    load = engine_of(facts).look(server.client)
     if plan.target.assume_idle:
         yield "assumed, not shown: that nobody else uses this server (--assume-idle)"
     elif load is None:

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from fidelity.compare import broken_rules, covered_mass, top_probability
-from fidelity.engines.sglang import TOP_K
+from fidelity.engines.registry import Engine, engine_of, meet
+from fidelity.engines.request import TOP_K
 from fidelity.errors import LengthError, NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
@@ -24,7 +25,7 @@ from fidelity.prompts.fitting import Fitted, fit
 from fidelity.prompts.loading import load_families
 from fidelity.prompts.local import LocalTokenizer
 from fidelity.prompts.select import Prompt, choose
-from fidelity.prompts.tokenizers import ChatTokenizer, Messages, Post, ServerTokenizer
+from fidelity.prompts.tokenizers import ChatTokenizer, Messages, Post
 
 WARMUP_PROMPTS = 8
 RAISED_TOP_K = 200
@@ -137,14 +138,16 @@ class PromptSource:
             yield entry
 
 
-def open_prompts(plan: RunPlan, client: httpx.Client, before: PromptSource | None = None) -> PromptSource:
+def open_prompts(
+    plan: RunPlan, client: httpx.Client, engine: Engine, before: PromptSource | None = None
+) -> PromptSource:
     """Order the plan's prompts, open its tokenizer; what an arm `before` chose and fitted is kept, and only
     asked of this arm's server from now on. Raises PromptError."""
     if before is not None:
-        before.tokenizer = _tokenizer(plan, client)
+        before.tokenizer = _tokenizer(plan, client, engine)
         return before
     order, fixed = _as_in_reference(plan, order_prompts(plan))
-    return PromptSource(plan.prompts.count, order, _tokenizer(plan, client), fixed=fixed)
+    return PromptSource(plan.prompts.count, order, _tokenizer(plan, client, engine), fixed=fixed)
 
 
 @contextmanager
@@ -157,11 +160,14 @@ def tokenizer_for(plan: RunPlan) -> Iterator[ChatTokenizer]:
     from fidelity.servers.attach import attach
 
     with attach(plan.target) as server:
-        yield _tokenizer(plan, server.client)
+        facts = meet(server.client, plan.target.api)
+        yield _tokenizer(plan, server.client, engine_of(facts))
 
 
-def _tokenizer(plan: RunPlan, client: httpx.Client) -> ChatTokenizer:
-    return _local(plan) if plan.prompts.tokenizer else ServerTokenizer(_poster(client), plan.prompts.thinking)
+def _tokenizer(plan: RunPlan, client: httpx.Client, engine: Engine) -> ChatTokenizer:
+    if plan.prompts.tokenizer:
+        return _local(plan)
+    return engine.tokenizer(client, _poster(client), plan.prompts.thinking)
 
 
 def _local(plan: RunPlan) -> ChatTokenizer:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from fidelity import fault_region, forecast, preflight
-from fidelity.engines import sglang
 from fidelity.engines.facts import ServerFacts
+from fidelity.engines.registry import engine_of, meet
 from fidelity.errors import FidelityError
 from fidelity.events import (
     ArmDone,
@@ -134,14 +134,14 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         if plan.target.kind in ("process", "container"):
             for line in wait_until_ready(server, plan.target.start_timeout):
                 yield ServerLog(arm.name, line)
-        facts = sglang.facts(server.client)
+        facts = meet(server.client, plan.target.api)
         preflight.prove(plan, arm, facts)
         facts = preflight.learn_vocabulary(server, facts, work.budget)
         reference.prove(plan, facts)
         _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
         cells = choose_cells(plan.resend, facts)
-        prompts = open_prompts(plan, server.client, work.prompts)
+        prompts = open_prompts(plan, server.client, engine_of(facts), work.prompts)
         work.prompts = prompts
         record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
         (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
@@ -180,7 +180,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
             yield at.warn(message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
         for name in _probes(plan, visit):
-            unfit = PROBES[name].unfit(plan, facts, at.batches)
+            unfit = PROBES[name].inapplicable(plan, facts, at.batches)
             if unfit is not None:
                 record.skipped[name] = unfit
                 yield at.warn(f"{name} not applicable: {unfit}")

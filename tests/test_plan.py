@@ -41,7 +41,7 @@ def test_the_default_plan_bounds_the_rate_at_10_percent() -> None:
             "there is no option 'arms.0.gaurd'",
             "did you mean 'guard'?",
         ),
-        ({"target": {"zzz": 1}}, "there is no option 'target.zzz'", "cu, deterministic, fault"),
+        ({"target": {"zzz": 1}}, "there is no option 'target.zzz'", "cu, deterministic, engine"),
         ({"thresholds": {"max_rates": 0.1}}, "no option 'thresholds.max_rates'", "did you mean 'max_rate'?"),
         (
             {"arms": [{"name": "a", "guard": "spltk"}]},

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fidelity.engines import sglang
 from fidelity.errors import LengthError, NotWhatWasAskedError, PromptError, UnreachableError
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan, build
@@ -22,7 +23,7 @@ CELLS = [Cell(f"L={n}", "suspect" if n == 193 else "control", n, n - 192, "") fo
 def source(prompt_folder: Path, fake_sglang: Any) -> Callable[..., PromptSource]:
     def make(count: int = 4, seed: int = 0) -> PromptSource:
         plan = build({"prompts": {"folder": str(prompt_folder), "count": count}, "seed": seed})
-        return open_prompts(plan, fake_sglang().client())
+        return open_prompts(plan, fake_sglang().client(), sglang)
 
     return make
 
@@ -201,7 +202,7 @@ def test_a_server_whose_tokenize_cannot_be_used(
     response: httpx.Response | Exception, error: type[Exception], says: str, prompt_folder: Path
 ) -> None:
     plan = build({"prompts": {"folder": str(prompt_folder)}})
-    tokenizer = open_prompts(plan, client(response)).tokenizer
+    tokenizer = open_prompts(plan, client(response), sglang).tokenizer
     with pytest.raises(error, match=says) as caught:
         tokenizer.encode(MESSAGES)
     assert not isinstance(caught.value, NotWhatWasAskedError)

@@ -1,6 +1,7 @@
 """What a server says about itself, reduced to what decides which sends prove what."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,10 @@ class ServerFacts:
     region_source: str = "by its shapes the server"
     simulated: bool = False
     notes: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """What this server or its API cannot give, with the reason in words, by what probes need: `scores` (the
+    logprobs of prompt tokens by a clean prefill), `list` (a list-valued request), `stream`, `tools` (a chat
+    endpoint that parses tool calls), `logprobs`."""
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property

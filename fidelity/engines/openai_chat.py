@@ -1,6 +1,5 @@
 """The OpenAI chat endpoint of a server, for what only it has: the fields of a tool call."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +8,8 @@ import httpx
 
 from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request, unusable
+from fidelity.engines.request import Request
+from fidelity.engines.wire import post, unusable
 from fidelity.observations import Answer
 
 PATH = "/v1/chat/completions"
@@ -27,14 +27,8 @@ def complete(client: httpx.Client, request: Request, timeout: float | None = Non
     }
     if request.dp_rank is not None:
         body[request.dp_key] = request.dp_rank
-    limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
-    start = time.perf_counter()
-    try:
-        response = client.post(PATH, json=body, timeout=min(limits, default=None))
-    except httpx.RequestError as exc:
-        return Answer(status=0, latency=time.perf_counter() - start, error=f"{type(exc).__name__}: {exc}")
-    latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
-    return read_response(response.status_code, response.text, latency)
+    reply = post(client, PATH, body, timeout)
+    return reply if isinstance(reply, Answer) else read_response(reply.status, reply.text, reply.latency)
 
 
 def read_response(status: int, text: str, latency: float) -> Answer:

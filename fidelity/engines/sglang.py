@@ -1,50 +1,39 @@
 """sglang's native API: `/generate` with token ids, `/tokenize`, `/server_info`."""
 
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 
 from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts, read_facts
-from fidelity.errors import NotWhatWasAskedError, UnreachableError
+from fidelity.engines.request import Request
+from fidelity.engines.solitude import look
+from fidelity.engines.wire import first_found, post, unusable
+from fidelity.errors import NotWhatWasAskedError
 from fidelity.observations import Answer, Row
+from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
 
-TOP_K = 20
+__all__ = ["answers", "call", "facts", "generate", "generate_batch", "look", "recognise", "tokenizer"]
 
 
-@dataclass(frozen=True)
-class Request:
-    """Token ids to continue. `namespace` isolates the prefix cache; `ask` are ids whose logprobs are wanted
-    too. With `text`, that is sent in place of the ids, where one of them might be unknown to the server. With
-    `score_from`, the prompt's own tokens are scored by a clean prefill (nothing of it is taken from the
-    cache) and those from this position on are kept, `top_k` for each; beside new tokens they are kept without
-    their top, and the prefill is clean in a fresh namespace alone. With `stream`, the answer comes token by
-    token and without logprobs, to be timed. With `chat` (model, messages, tools), that is sent to the
-    OpenAI chat endpoint in place of the ids, which are what its template makes of it."""
+def recognise(client: httpx.Client) -> str | None:
+    """By /model_info, which no other engine has."""
+    found = first_found(client, ("/model_info", "/get_model_info"))
+    return None if found is None else "its /model_info"
 
-    input_ids: Sequence[int]
-    namespace: str
-    max_new_tokens: int = 1
-    ask: Sequence[int] = ()
-    top_k: int = TOP_K
-    dp_rank: int | None = None
-    dp_key: str = "routed_dp_rank"
-    text: str | None = None
-    temperature: float = 0.0
-    ignore_eos: bool = False
-    score_from: int | None = None
-    stream: bool = False
-    chat: Mapping[str, Any] | None = None
+
+def tokenizer(client: httpx.Client, post: Post, thinking: bool) -> ChatTokenizer:
+    """By its /tokenize."""
+    return ServerTokenizer(post, thinking)
 
 
 def facts(client: httpx.Client) -> ServerFacts:
     """What the server says of itself. Raises UnreachableError, NotWhatWasAskedError."""
-    info = _first_found(client, ("/server_info", "/get_server_info"))
-    model = _first_found(client, ("/model_info", "/get_model_info"))
+    info = first_found(client, ("/server_info", "/get_server_info"))
+    model = first_found(client, ("/model_info", "/get_model_info"))
     if info is None or model is None:
         raise NotWhatWasAskedError(
             f"{client.base_url} answers, but not as an sglang server (no /server_info or /model_info)",
@@ -79,22 +68,14 @@ def answers(client: httpx.Client) -> bool:
 def _post(
     client: httpx.Client, requests: Sequence[Request], timeout: float | None, *, single: bool
 ) -> list[Answer]:
-    body = request_body(requests, single=single)
-    limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
-    start = time.perf_counter()
-    try:
-        response = client.post("/generate", json=body, timeout=min(limits, default=None))
-    except httpx.RequestError as exc:
-        latency = time.perf_counter() - start
-        error = f"{type(exc).__name__}: {exc}"
-        return [Answer(status=0, latency=latency, error=error) for _ in requests]
-    # A rate limit makes the request wait before it leaves.
-    latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
+    reply = post(client, *call(requests, single=single), timeout)
+    if isinstance(reply, Answer):
+        return [replace(reply) for _ in requests]
     first = requests[0]
     return read_response(
-        response.status_code,
-        response.text,
-        latency,
+        reply.status,
+        reply.text,
+        reply.latency,
         len(requests),
         _scored(first),
         generated=first.max_new_tokens > 0,
@@ -104,6 +85,11 @@ def _post(
 def _scored(request: Request) -> list[int] | None:
     """The ids whose prompt logprobs are wanted; None without any."""
     return None if request.score_from is None else list(request.input_ids)[request.score_from :]
+
+
+def call(requests: Sequence[Request], *, single: bool) -> tuple[str, dict[str, Any]]:
+    """The path and the JSON body by which these are sent."""
+    return "/generate", request_body(requests, single=single)
 
 
 def request_body(requests: Sequence[Request], *, single: bool) -> dict[str, Any]:
@@ -164,16 +150,6 @@ def read_response(
         return [unusable(status, data, text, latency)] * count
     items = data if isinstance(data, list) else [data]
     return [_try_item(item, latency, text, scored, generated) for item in items]
-
-
-def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
-    """What an HTTP error or a body that is not JSON comes to; `data` is None where it was not."""
-    message = json_reader.error_message(data, text)
-    faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
-    error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
-    return Answer(
-        status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
-    )
 
 
 def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None, generated: bool) -> Answer:
@@ -258,35 +234,3 @@ def _rows(positions: Any, faces: Counter[str]) -> list[Row]:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int else None
-
-
-def _first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
-    for path in paths:
-        try:
-            response = client.get(path)
-        except httpx.TransportError as exc:
-            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(exc)
-            raise UnreachableError(
-                f"no answer from {client.base_url}: {exc}",
-                "give the certificate authority that signed its certificate with --ca-file"
-                if untrusted
-                else "check the address, and that the server is up",
-            ) from exc
-        if response.status_code in (401, 403):
-            raise UnreachableError(
-                f"{client.base_url} refuses the request ({response.status_code})",
-                "set FIDELITY_API_KEY to the deployment's API key, or give its headers with --header-file",
-            )
-        if response.is_redirect:
-            raise NotWhatWasAskedError(
-                f"{client.base_url} redirects to {response.headers.get('location', 'another address')}",
-                "give the address it redirects to: no key is sent to a place that was not named",
-            )
-        if response.status_code == 200:
-            try:
-                data = json_reader.parse(response.text)
-            except ValueError:
-                continue
-            if isinstance(data, dict):
-                return data
-    return None

@@ -4,6 +4,7 @@ A second request makes a batch of two, and a fault at one token does not show in
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,7 @@ class Watch:
     ours has to be `sent` here: what we computed ourselves must not pass for somebody else's."""
 
     client: httpx.Client
+    look: Callable[[httpx.Client], Load | None] = look
     _tells: bool | None = None
     _counted: int | None = None
     _ours: int = 0
@@ -104,12 +106,12 @@ class Watch:
 
     def _settled(self, *, idle: bool) -> Load | None:
         """A look that shows all of ours (and, with `idle`, nothing running), or the last of a few."""
-        load = look(self.client)
+        load = self.look(self.client)
         for _ in range(_TRIES):
             if load is None or not ((idle and load.busy) or self._trails(load)):
                 break
             time.sleep(_PAUSE)
-            load = look(self.client)
+            load = self.look(self.client)
         self._counted, self._ours = load.computed if load else None, 0
         return load
 

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from fidelity.engines import json_reader
-from fidelity.engines.sglang import Request, read_response, request_body
+from fidelity.engines.request import Request
+from fidelity.engines.sglang import read_response, request_body
 from fidelity.observations import Answer
 
 DONE = "[DONE]"

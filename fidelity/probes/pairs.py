@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell, plan_hit
 from fidelity.probes.prediction import CachePrediction

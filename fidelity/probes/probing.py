@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.events import Corruption, Event, Sent, Skipped, Warning
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation

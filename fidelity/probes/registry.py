@@ -32,25 +32,32 @@ def _any(plan: RunPlan, facts: ServerFacts, batches: bool) -> str | None:
 @dataclass(frozen=True)
 class Probe:
     """`unfit(plan, facts, batches)` says why a server cannot take the probe, None when it can; `screens`: it
-    needs prompts that the model is sure of; `visits`: on how many starts of each arm's server it runs."""
+    needs prompts that the model is sure of; `visits`: on how many starts of each arm's server it runs;
+    `needs`: what the server must not lack (`ServerFacts.lacks`)."""
 
     run: Callable[[Probing], Iterator[Event]]
     parts: Callable[[RunPlan, ServerFacts, Sequence[Cell], int], Iterator[Part]]
     unfit: Callable[[RunPlan, ServerFacts, bool], str | None] = _any
     screens: bool = False
     visits: int = 1
+    needs: tuple[str, ...] = ()
+
+    def inapplicable(self, plan: RunPlan, facts: ServerFacts, batches: bool) -> str | None:
+        """Why the server cannot take the probe; None when it can."""
+        lacking = [facts.lacks[need] for need in self.needs if need in facts.lacks]
+        return lacking[0] if lacking else self.unfit(plan, facts, batches)
 
 
 PROBES: dict[ProbeName, Probe] = {
     "resend": Probe(resend.run, resend.parts, screens=True),
-    "decode": Probe(decode.run, decode.parts),
-    "batch": Probe(batch.run, batch.parts, batch.unfit, screens=True),
-    "draft": Probe(draft.run, draft.parts, draft.unfit),
+    "decode": Probe(decode.run, decode.parts, needs=("scores",)),
+    "batch": Probe(batch.run, batch.parts, batch.unfit, screens=True, needs=("list",)),
+    "draft": Probe(draft.run, draft.parts, draft.unfit, needs=("list",)),
     "impact": Probe(impact.run, impact.parts, impact.unfit, screens=True),
     "tasks": Probe(tasks.run, tasks.parts, tasks.unfit),
     "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True),
-    "speed": Probe(speed.run, speed.parts, visits=2),
-    "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2),
+    "speed": Probe(speed.run, speed.parts, visits=2, needs=("stream",)),
+    "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2, needs=("scores",)),
     "checkpoint": Probe(checkpoint.run, checkpoint.parts, checkpoint.unfit, screens=True),
     "reference": Probe(reference.run, reference.parts),
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fidelity.compare import compare_first_token
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import TOP_K, Request
+from fidelity.engines.request import TOP_K, Request
 from fidelity.events import Corruption, Event
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan

@@ -7,7 +7,7 @@ from functools import partial
 
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.formed import Witness
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.observations import Observation
 from fidelity.probes.cells import Cell
 from fidelity.probes.prediction import CachePrediction

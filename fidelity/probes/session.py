@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fidelity.engines import openai_chat, sglang, solitude, stream
+from fidelity.engines import openai_chat, solitude, stream
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request
+from fidelity.engines.registry import Engine, engine_of
+from fidelity.engines.request import Request
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation, Recorder
 from fidelity.prompts.tokenizers import check_ids
@@ -59,10 +60,13 @@ class Session:
     batches: bool = False
     visit: int = 1
     _numbers: int = 0
+    _used: set[str] = field(default_factory=set)
+    _engine: Engine = field(init=False, repr=False)
     _watch: solitude.Watch = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._watch = solitude.Watch(self.server.client)
+        self._engine = engine_of(self.facts)
+        self._watch = solitude.Watch(self.server.client, self._engine.look)
 
     def next_number(self) -> int:
         """A number used once in this session, for namespaces that are never sent to again."""
@@ -129,15 +133,17 @@ class Session:
     ) -> list[Observation]:
         timeout = self._time_left()
         self.budget.take(len(requests))
+        requests = [replace(one, fresh=one.namespace not in self._used) for one in requests]
+        self._used.update(one.namespace for one in requests)
         sent_at = time.time()
         if requests[0].stream:
             answers = stream.generate_all(self.server.client, requests, timeout)
         elif requests[0].chat is not None:
             answers = [openai_chat.complete(self.server.client, requests[0], timeout)]
         elif len(requests) == 1:
-            answers = [sglang.generate(self.server.client, requests[0], timeout)]
+            answers = [self._engine.generate(self.server.client, requests[0], timeout)]
         else:
-            answers = sglang.generate_batch(self.server.client, requests, timeout)
+            answers = self._engine.generate_batch(self.server.client, requests, timeout)
         for answer in answers:
             self._watch.sent(answer.computed)
         seen = asdict(self._watch.after(before)) if before is not None else {}
@@ -157,7 +163,7 @@ class Session:
         if failed and failed[0].status == 0:
             self._time_left()
             died = self.server.died(patience=5)
-            if died or not sglang.answers(self.server.client):
+            if died or not self._engine.answers(self.server.client):
                 raise UnreachableError(
                     f"the server stopped answering ({failed[0].error}){': ' + died if died else ''}",
                     "what was recorded is kept; `fidelity run --resume FOLDER` goes on from there",

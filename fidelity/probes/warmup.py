@@ -6,7 +6,7 @@ Recorded under the role `warmup` and judged by nobody.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.observations import Observation
 from fidelity.plan_probes import Resend
 from fidelity.probes.session import FailedRequestError, Session

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import TOP_K, Request
+from fidelity.engines.request import TOP_K, Request
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Answer, Observation
 

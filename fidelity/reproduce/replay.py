@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fidelity import errors
 from fidelity.engines import sglang
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.errors import UnreachableError
 from fidelity.observations import Answer, Observation
 from fidelity.plan import Target

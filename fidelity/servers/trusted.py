@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fidelity.engines import sglang
 from fidelity.engines.facts import ServerFacts
+from fidelity.engines.registry import meet
 from fidelity.errors import UnreachableError
 from fidelity.plan import RunPlan, Target
 from fidelity.servers.attach import attach
@@ -23,6 +23,6 @@ def reference_server(plan: RunPlan) -> Iterator[tuple[RunningServer, ServerFacts
     )
     with attach(target, REFERENCE_KEY_VARIABLE) as server:
         try:
-            yield server, sglang.facts(server.client)
+            yield server, meet(server.client)
         except UnreachableError as exc:
             raise UnreachableError(f"the reference {plan.reference}: {exc.message}", exc.hint) from exc

@@ -8,7 +8,7 @@ import pytest
 
 from fidelity.engines import openai_chat
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 
 
 def reply(**message: Any) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import httpx
 
-from fidelity.engines.sglang import Request, generate
+from fidelity.engines.request import Request
+from fidelity.engines.sglang import generate
 from fidelity.observations import Answer
 
 IDS = [11, 12, 13, 14]

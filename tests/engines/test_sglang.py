@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fidelity.compare import broken_rules, compare_first_token
 from fidelity.engines import sglang
-from fidelity.engines.sglang import Request, read_response
+from fidelity.engines.request import Request
+from fidelity.engines.sglang import read_response
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Answer
 

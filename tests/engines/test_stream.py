@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from fidelity.engines import stream
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.engines.stream import generate_all, read_events, time_per_token, tokens_per_second
 from fidelity.observations import Answer
 from fidelity.servers.credentials import Discreet

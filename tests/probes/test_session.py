@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from fidelity.engines.facts import ServerFacts
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.errors import PromptError, UnreachableError
 from fidelity.observations import Observation, Recorder, read
 from fidelity.probes import session as module

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidelity.engines.sglang import Request
+from fidelity.engines.request import Request
 from fidelity.errors import UnreachableError
 from fidelity.observations import Answer, Observation
 from fidelity.reproduce.case import Case

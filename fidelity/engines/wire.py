@@ -1,0 +1,81 @@
+"""What is the same for every HTTP API: asking what a server says of itself, and what an error comes to."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from fidelity.engines import json_reader
+from fidelity.errors import NotWhatWasAskedError, UnreachableError
+from fidelity.observations import Answer
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`latency` is in seconds, to the whole reply."""
+
+    status: int
+    text: str
+    latency: float
+
+
+def post(
+    client: httpx.Client, path: str, body: Mapping[str, Any], timeout: float | None = None
+) -> Reply | Answer:
+    """Send JSON once, within `timeout` seconds (the client's own when None or shorter); an Answer that failed
+    where no reply came. Never retries."""
+    limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
+    start = time.perf_counter()
+    try:
+        response = client.post(path, json=dict(body), timeout=min(limits, default=None))
+    except httpx.RequestError as exc:
+        return Answer(status=0, latency=time.perf_counter() - start, error=f"{type(exc).__name__}: {exc}")
+    # A rate limit makes the request wait before it leaves.
+    latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
+    return Reply(response.status_code, response.text, latency)
+
+
+def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
+    """What an HTTP error or a body that is not JSON comes to; `data` is None where it was not."""
+    message = json_reader.error_message(data, text)
+    faces = {"http nan": 1} if json_reader.is_nan_error(status, message) else {}
+    error = f"HTTP {status}: {message}" if status != 200 else "the body is not JSON"
+    return Answer(
+        status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
+    )
+
+
+def first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
+    """The JSON object that the first of these paths to have one answers a GET with; None without any. Raises
+    UnreachableError, NotWhatWasAskedError."""
+    for path in paths:
+        try:
+            response = client.get(path)
+        except httpx.TransportError as exc:
+            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(exc)
+            raise UnreachableError(
+                f"no answer from {client.base_url}: {exc}",
+                "give the certificate authority that signed its certificate with --ca-file"
+                if untrusted
+                else "check the address, and that the server is up",
+            ) from exc
+        if response.status_code in (401, 403):
+            raise UnreachableError(
+                f"{client.base_url} refuses the request ({response.status_code})",
+                "set FIDELITY_API_KEY to the deployment's API key, or give its headers with --header-file",
+            )
+        if response.is_redirect:
+            raise NotWhatWasAskedError(
+                f"{client.base_url} redirects to {response.headers.get('location', 'another address')}",
+                "give the address it redirects to: no key is sent to a place that was not named",
+            )
+        if response.status_code == 200:
+            try:
+                data = json_reader.parse(response.text)
+            except ValueError:
+                continue
+            if isinstance(data, dict):
+                return data
+    return None
