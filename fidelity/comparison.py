@@ -18,6 +18,9 @@ TIE_CAP = 1.0
 """nats: a larger regret is never a near-tie, whatever the controls show. On a screened prompt every flip is
 beyond it: with a top probability of 0.9 the second token is at least ln 9 = 2.2 nats below."""
 
+OTHER_TOKENS = "other tokens"
+"""The agreement of two cold sends whose prompts differ by a salt: none is looked for."""
+
 TIE_PAIRS = 100
 """Pairs below which their 99th percentile is just their largest, which one corrupt control send would set."""
 
@@ -49,7 +52,7 @@ class Tie:
 def compare_hits(cell: Cell, groups: Sequence[Group], near_tie: float, min_tail: int) -> Sends:
     """The hits of a cell. A guard that leaves no tail this short makes its own prediction the path."""
     structural = min_tail > cell.tail
-    return _compare(
+    return compare(
         groups,
         [(group, hit) for group in groups for hit in group.hits],
         lambda group, hit: missed(group, hit, cell, structural=structural),
@@ -60,7 +63,7 @@ def compare_hits(cell: Cell, groups: Sequence[Group], near_tie: float, min_tail:
 def compare_floor(groups: Sequence[Group], near_tie: float) -> Sends:
     """The second cold sends of a cell."""
     pairs = [(group, group.cold2) for group in groups if group.cold2 is not None]
-    return _compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
+    return compare(groups, pairs, lambda _, cold2: not_cold(cold2), near_tie)
 
 
 def with_near_tie(sends: Sends, near_tie: float) -> Sends:
@@ -93,12 +96,13 @@ def tie_threshold(healthy: Sequence[Sends], near_tie: float) -> Tie:
     return Tie(tau, f"p99 of {len(regrets)} cold and control pairs; thresholds.near_tie is {near_tie:g}")
 
 
-def _compare(
+def compare(
     groups: Sequence[Group],
     pairs: Sequence[tuple[Group, Observation]],
     why_missed: Callable[[Group, Observation], str | None],
     near_tie: float,
 ) -> Sends:
+    """Each send of `pairs` held against the cold one of its group."""
     judged = [
         Judged(group, send, _agreement(group, send, near_tie), why_missed(group, send))
         for group, send in pairs
@@ -114,7 +118,10 @@ def _compare(
 
 
 def _agreement(group: Group, send: Observation, near_tie: float) -> Agreement:
-    return compare_first_token(group.cold.answer, send.answer, near_tie, group.cold_rules(near_tie))
+    found = compare_first_token(group.cold.answer, send.answer, near_tie, group.cold_rules(near_tie))
+    # Behind another salt the prompt is another one: only what is broken by itself says anything.
+    other = send.shared and send.role == "cold2" and found.kind not in ("broken", "unreadable")
+    return Agreement(OTHER_TOKENS, 0.0) if other else found
 
 
 def _first_rows(sends: Sequence[Observation], *, asked: bool = False) -> TopK:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fidelity import fault_region, forecast, preflight
-from fidelity.engines import vocabulary
+from fidelity.engines import openai_habits, vocabulary
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import meet
 from fidelity.plan import RunPlan
@@ -19,6 +19,8 @@ from fidelity.report.words import readable
 from fidelity.servers.attach import attach
 from fidelity.servers.running import RunningServer
 
+PATHS = {"openai": openai_habits.PATH}
+
 
 def dry_run(plan: RunPlan, console: Console) -> None:
     """Read the attached server's facts, then print the plan's requests. Raises FidelityError."""
@@ -26,24 +28,25 @@ def dry_run(plan: RunPlan, console: Console) -> None:
         facts = fault_region.learn(plan.target, meet(server.client, plan.target.api))
         preflight.prove(plan, plan.arms[0], facts)
         cells = choose_cells(plan.resend, facts)
-        knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer)
+        knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer) or "ids" in facts.lacks
         asks = not knows_ids and vocabulary.can_be_asked(facts)
         warnings = list(preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids or asks))
         parts = list(
             forecast.parts(plan, facts, cells, 1, batches=preflight.may_load(plan, server), screens=True)
         )
         lines = list(_lines(plan, server, facts, cells, parts, asks=asks))
-    console.print(f"dry run: nothing was sent to {server.url}/generate", markup=False)
+    path = PATHS.get(facts.engine, "/generate")
+    console.print(f"dry run: nothing was sent to {server.url}{path}", markup=False)
     console.print(f"the server is {facts.engine} {facts.version}, serving {facts.model}", markup=False)
-    console.print(_table(parts))
+    console.print(_table(parts, path))
     for line in lines:
         console.print(line, markup=False)
     for message in warnings:
         console.print(f"warning: {readable(message)}", markup=False)
 
 
-def _table(parts: Sequence[Part]) -> Table:
-    table = Table("requests to /generate", box=None, pad_edge=False)
+def _table(parts: Sequence[Part], path: str) -> Table:
+    table = Table(f"requests to {path}", box=None, pad_edge=False)
     for heading in ("requests", "prompt tokens", "new tokens"):
         table.add_column(heading, justify="right")
     for part in parts:
@@ -74,9 +77,16 @@ def _lines(
     yield f"at once: {_at_once(plan, facts) if preflight.may_load(plan, server) else 'one'}"
     if "decode" in plan.selected and samples(plan):
         yield "at temperature 1: the second decode leg, after a clean first one (--allow-sampling)"
-    if "impact" in plan.selected:
+    if "impact" in plan.selected and "tools" not in facts.lacks:
         yield "POST /v1/chat/completions for its tool calls, if the server parses them"
     yield f"at most: {_limits(plan)}"
+    if facts.engine == "openai":
+        yield (
+            "one more for each field that is refused, prompt that is passed over, frame that is too long, or "
+            "word that takes no constant number of tokens"
+        )
+        yield "GET /v1/models once; nothing is flushed, and /health is never asked"
+        return
     if asks:
         yield "POST /generate once more, with an id that is refused: the refusal tells the vocabulary's size"
     if not plan.prompts.tokenizer:

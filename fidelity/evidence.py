@@ -12,8 +12,9 @@ MISMATCHED = "the logprobs are of other tokens than the answer's: nothing can be
 
 @dataclass
 class Group:
-    """One prompt at one length in one attempt: its judged sends, and the longer unjudged ones. Of an attempt
-    that is not the `last`, only what is corrupt counts."""
+    """One prompt at one length in one attempt: its judged sends, and the longer unjudged ones. `longer`
+    scored the prompt with more tokens behind it. Of an attempt that is not the `last`, only what is corrupt
+    counts."""
 
     prompt: str
     cold: Observation
@@ -22,6 +23,7 @@ class Group:
     show_cold: Observation | None = None
     show_hit: Observation | None = None
     last: bool = True
+    longer: Observation | None = None
     _cold_rules: tuple[float, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
 
     def cold_rules(self, near_tie: float) -> tuple[str, ...]:
@@ -59,6 +61,8 @@ def groups_of(observations: Sequence[Observation]) -> list[Group]:
             group = by_key[key]
             if obs.role == "cold2":
                 group.cold2 = obs
+            elif obs.role == "longer":
+                group.longer = obs
             elif obs.role == "hit":
                 group.hits.append(obs)
             elif obs.role == "show-cold":
@@ -115,7 +119,7 @@ def not_cold(send: Observation) -> str | None:
         return None  # a NaN that came as an HTTP error: an answer, without counts
     if send.answer.cached_tokens is None:
         return "the server reports no cached_tokens"
-    if send.answer.cached_tokens:
+    if send.answer.cached_tokens > send.shared:
         return "the cold send was served from the cache"
     if send.answer.prompt_tokens != send.length:
         return f"prompt_tokens {send.answer.prompt_tokens} instead of {send.length}"

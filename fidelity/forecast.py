@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from fidelity.engines import openai_habits
 from fidelity.engines.facts import ServerFacts
 from fidelity.plan import RunPlan
 from fidelity.plan_probes import ProbeName
@@ -9,6 +10,8 @@ from fidelity.probes import warmup
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.registry import PROBES
+from fidelity.probes.tasks import TYPICAL_TOKENS
+from fidelity.prompts.counted import FIXED
 
 
 def parts(
@@ -24,7 +27,10 @@ def parts(
     """One for the warm-up, the screening and each cell or leg of the probes (by default all that the plan
     has) that the server can take. `screens`: prompts have yet to be chosen."""
     longest = max(cell.length for cell in cells)
-    yield Part("warm-up", *warmup.size(plan.resend, longest, batches=batches))
+    cuts = "ids" not in facts.lacks
+    yield Part("warm-up", *warmup.size(plan.resend, longest, batches=batches, cuts=cuts))
+    if facts.engine == "openai":
+        yield from _learning(plan, screens=screens)
     names = plan.selected if probes is None else probes
     count = plan.prompts.count
     if screens and any(PROBES[name].screens for name in names):
@@ -32,3 +38,12 @@ def parts(
     for name in names:
         if PROBES[name].inapplicable(plan, facts, batches) is None:
             yield from PROBES[name].parts(plan, facts, cells, min_tail)
+
+
+def _learning(plan: RunPlan, *, screens: bool) -> Iterator[Part]:
+    """What a server without a tokenizer is asked to learn what it takes and how long prompts are: one send
+    for each prompt, in the first frame of its family."""
+    sends = openai_habits.SENDS
+    yield Part("what it takes", sends, sends * TYPICAL_TOKENS, sends)
+    sends = FIXED + (plan.prompts.count if screens else 0)
+    yield Part("lengths", sends, sends * TYPICAL_TOKENS, sends)

@@ -90,6 +90,9 @@ class Observation:
     `visit` counts the starts of an arm's server from 1. `batch` names the request that this was a row of,
     `row` its place in it from 0, and `formed` what shows that the rows ran together (log, metrics, overlap).
 
+    `shared`: so many tokens at the start stand in other namespaces too, as those are told apart by a salt in
+    the prompt; a cold send may have them from the cache.
+
     By the server's load figures, `alone`: nothing else ran at the time, None where it does not say;
     `computed`: prompt tokens that were computed.
     """
@@ -120,6 +123,7 @@ class Observation:
     batch: str = ""
     row: int = 0
     formed: str = ""
+    shared: int = 0
 
     @property
     def tail_seen(self) -> int | None:

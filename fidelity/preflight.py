@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fidelity.engines import vacuity, vocabulary
+from fidelity.engines import openai_habits, vacuity, vocabulary
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import engine_of
 from fidelity.errors import NotWhatWasAskedError, StartError
@@ -18,7 +18,7 @@ from fidelity.servers.running import RunningServer
 def prove(plan: RunPlan, arm: Arm, facts: ServerFacts) -> None:
     """An arm must be the server that was asked for. Raises NotWhatWasAskedError."""
     name = plan.target.served_model
-    if name is not None and name not in facts.names:
+    if name is not None and "models" not in facts.lacks and name not in facts.names:
         raise NotWhatWasAskedError(
             f"the server serves {' and '.join(facts.names)}, not {name}",
             "give its own name with --served-model, or the address of the server that was meant",
@@ -40,6 +40,17 @@ def learn_vocabulary(server: RunningServer, facts: ServerFacts, budget: Budget) 
         return facts
     budget.take(1)
     return replace(facts, vocab_size=vocabulary.ask(server.client))
+
+
+def learn_habits(
+    plan: RunPlan, server: RunningServer, facts: ServerFacts, run_id: str, budget: Budget
+) -> ServerFacts:
+    """The facts with what a server with nothing but the public API shows in a few sends; others as they are.
+    Raises UnreachableError, NotWhatWasAskedError, OutOfRequestsError."""
+    if facts.engine != "openai":
+        return facts
+    named = replace(facts, model=plan.target.served_model or facts.model)
+    return openai_habits.learn(server.client, named, plan.prompts.thinking, run_id, budget.take)
 
 
 def may_load(plan: RunPlan, server: RunningServer) -> bool:

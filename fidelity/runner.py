@@ -137,6 +137,9 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         facts = meet(server.client, plan.target.api)
         preflight.prove(plan, arm, facts)
         facts = preflight.learn_vocabulary(server, facts, work.budget)
+        facts = preflight.learn_habits(
+            plan, server, facts, f"{work.manifest.run_id}.{work.manifest.starts}", work.budget
+        )
         reference.prove(plan, facts)
         _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
@@ -175,7 +178,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         )
         seconds = time.monotonic() - started
         yield ServerReady(arm.name, facts, tuple(cells), _requests(work, at), seconds)
-        knows_ids = session.vocab_size is not None
+        knows_ids = session.vocab_size is not None or facts.refuses_unknown_ids or "ids" in facts.lacks
         for message in preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids):
             yield at.warn(message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fidelity.comparison import Sends
+from fidelity.comparison import OTHER_TOKENS, Sends
 from fidelity.evidence import Group, not_cold
 from fidelity.plan import Thresholds
 from fidelity.probes.cells import Cell
@@ -234,7 +234,7 @@ def _control_of(suspect: Measured, cells: Sequence[Measured]) -> Measured | None
 def _proven(sends: Sends) -> BoolArray:
     return np.array(
         [
-            one.group.last and one.missed is None and one.agreement.kind != "unreadable"
+            one.group.last and one.missed is None and one.agreement.kind not in ("unreadable", OTHER_TOKENS)
             for one in sends.judged
         ],
         dtype=bool,

@@ -25,6 +25,10 @@ HYBRID_TYPES = (
 )
 EMBEDDED = "fidelity-embedded"
 
+PROMPT_END = "prompt end"
+"""The strategy of a server of which this is known: a longer prompt resumes where one before it ended. What
+an identical re-send resumes from is not."""
+
 EXTRA_BUFFER_BY_DEFAULT = (0, 5, 14)
 """The release from which the strategy `auto` can become extra_buffer; before, it was always no_buffer."""
 
@@ -57,13 +61,27 @@ class ServerFacts:
     lacks: Mapping[str, str] = field(default_factory=dict)
     """What this server or its API cannot give, with the reason in words, by what probes need: `scores` (the
     logprobs of prompt tokens by a clean prefill), `list` (a list-valued request), `stream`, `tools` (a chat
-    endpoint that parses tool calls), `logprobs`."""
+    endpoint that parses tool calls), `logprobs`, `ids` (prompts as token ids, which can be cut),
+    `cached_tokens`, `models` (names to be known by), `apart` (a cold send that does not run a hit's step)."""
+    refuses_unknown_ids: bool = False
+    """Does it refuse ids outside its vocabulary before it computes anything? Then ids can always be sent."""
+    max_top_k: int | None = None
+    """The most logprobs of a token that it tells; None where it sets no limit or does not say."""
+    cold_shares_step: str | None = None
+    """Why a cold send and a hit of the same prompt run the same last step, so that comparing them sees no
+    fault of it; None where a cold send computes its prompt at once."""
+    cached_tokens_flag: str = ""
+    """The flag without which answers do not tell their cached tokens, where there is one."""
+    salt: int | None = None
+    """Where cold sends are told apart by a salt in the prompt: the tokens before its end, at most, which may
+    come from the cache; None where the cache has namespaces."""
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
         """The names under which the model is served, and its path."""
-        told = (self.model, self.raw.get("served_model_name"), self.raw.get("model_path"))
+        models = self.raw.get("models") or []
+        told = (self.model, self.raw.get("served_model_name"), self.raw.get("model_path"), *models)
         return list(dict.fromkeys(name for name in told if isinstance(name, str)))
 
     @property

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
 from fidelity.engines import json_reader
+from fidelity.engines.patience import asked_wait
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Answer
 
@@ -22,19 +23,34 @@ class Reply:
 
 
 def post(
-    client: httpx.Client, path: str, body: Mapping[str, Any], timeout: float | None = None
+    client: httpx.Client,
+    path: str,
+    body: Mapping[str, Any],
+    timeout: float | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Reply | Answer:
     """Send JSON once, within `timeout` seconds (the client's own when None or shorter); an Answer that failed
-    where no reply came. Never retries."""
+    where no reply came, or one that asks to wait. Never retries."""
     limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
     start = time.perf_counter()
     try:
-        response = client.post(path, json=dict(body), timeout=min(limits, default=None))
+        response = client.post(path, json=dict(body), timeout=min(limits, default=None), headers=headers)
     except httpx.RequestError as exc:
         return Answer(status=0, latency=time.perf_counter() - start, error=f"{type(exc).__name__}: {exc}")
     # A rate limit makes the request wait before it leaves.
     latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
+    wait = asked_wait(response)
+    if wait is not None:
+        failed = unusable(response.status_code, _json(response.text), response.text, latency)
+        return replace(failed, error=f"{failed.error}; the server asks to wait {wait:g} s")
     return Reply(response.status_code, response.text, latency)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json_reader.parse(text)
+    except ValueError:
+        return None
 
 
 def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
@@ -45,6 +61,15 @@ def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
     return Answer(
         status=status, latency=latency, error=error, faces=faces, values=len(faces), raw=text[:20_000]
     )
+
+
+def check_allowed(status: int, client: httpx.Client) -> None:
+    """Raise UnreachableError for an HTTP status that says that we may not."""
+    if status in (401, 403):
+        raise UnreachableError(
+            f"{client.base_url} refuses the request ({status})",
+            "set FIDELITY_API_KEY to the deployment's API key, or give its headers with --header-file",
+        )
 
 
 def first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
@@ -61,11 +86,7 @@ def first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | 
                 if untrusted
                 else "check the address, and that the server is up",
             ) from exc
-        if response.status_code in (401, 403):
-            raise UnreachableError(
-                f"{client.base_url} refuses the request ({response.status_code})",
-                "set FIDELITY_API_KEY to the deployment's API key, or give its headers with --header-file",
-            )
+        check_allowed(response.status_code, client)
         if response.is_redirect:
             raise NotWhatWasAskedError(
                 f"{client.base_url} redirects to {response.headers.get('location', 'another address')}",

@@ -87,7 +87,8 @@ def judge(
 
 def _cold_again(group: Sequence[Observation]) -> Iterator[Pair]:
     for cold, other in _against_cold(group, "cold2"):
-        yield _pair(cold, other, ("cold", "cold again"), not_cold(cold) or not_cold(other), answers)
+        salted = "another salt makes other tokens" if other.shared else None
+        yield _pair(cold, other, ("cold", "cold again"), salted or not_cold(cold) or not_cold(other), answers)
 
 
 def _hits(group: Sequence[Observation]) -> Iterator[Pair]:

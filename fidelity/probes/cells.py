@@ -1,8 +1,9 @@
 """The conditions of the resend probe: which lengths leave which tails, and how a hit is brought about."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidelity.engines.facts import ServerFacts
+from fidelity.engines.facts import PROMPT_END, ServerFacts
 from fidelity.errors import PlanError
 from fidelity.plan_probes import Resend
 from fidelity.probes.prediction import CachePrediction
@@ -10,6 +11,13 @@ from fidelity.probes.prediction import CachePrediction
 THREAD_POSITION = 192
 FAR_CONTROL = 33
 UNKNOWN_SUSPECTS = (1, 2, 3, 4)
+ANYWHERE_SUSPECTS = (1, 4)
+"""Without a grid: what an identical re-send leaves where all of the KV cache is reused, and where a recurrent
+state is kept a few tokens before the end of each prompt."""
+
+LENGTH_CLASSES = (97, 320)
+"""Without a grid every length re-sends alike, so further positions: one that no power of two divides, and one
+past 256, to which kernels pad a KV cache."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,10 @@ def choose_tails(resend: Resend, facts: ServerFacts) -> tuple[dict[int, str], st
     controls: tuple[int, ...]
     if region is None:
         suspects, controls = UNKNOWN_SUSPECTS, (FAR_CONTROL,)
-        why = "the fault region is not known here: tails 1 to 4 are suspects"
+        if facts.strategy == PROMPT_END:
+            suspects = ANYWHERE_SUSPECTS
+        told = f"{suspects[0]} {'to' if len(suspects) > 2 else 'and'} {suspects[-1]}"
+        why = f"the fault region is not known here: tails {told} are suspects"
     else:
         suspects, controls = default_tails(region)
         source = facts.region_source
@@ -62,11 +73,17 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
     tail."""
     kinds, why = choose_tails(resend, facts)
     grid = facts.grid
-    if resend.lengths is not None:
+    if resend.lengths is not None and facts.strategy == PROMPT_END:
+        # Each is one token past where it resumes; its control resumes there too.
+        pairs = [(length - 1 + tail, tail) for length in resend.lengths for tail in _ends(kinds)]
+    elif resend.lengths is not None:
         pairs = [(length, (length - 1) % grid + 1) for length in resend.lengths]
         largest_suspect = max((tail for tail, kind in kinds.items() if kind == "suspect"), default=0)
         kinds = {tail: "suspect" if tail <= largest_suspect else "control" for _, tail in pairs}
     else:
+        if "ids" in facts.lacks:
+            # Only what an identical re-send leaves: no prompt can be cut to fill the cache up to a point.
+            kinds = {tail: kind for tail, kind in kinds.items() if tail <= grid}
         positions = resend.positions or (-(-THREAD_POSITION // grid) * grid,)
         wrong = [position for position in positions if position % grid or position <= 0]
         if wrong:
@@ -75,6 +92,8 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
                 f"give multiples of {grid}",
             )
         pairs = [(position + tail, tail) for position in positions for tail in kinds]
+        if facts.strategy == PROMPT_END and not resend.positions:
+            pairs += [(position + tail, tail) for position in LENGTH_CLASSES for tail in _ends(kinds)]
     cells = [
         Cell(name=f"L={length} tail={tail}", kind=kinds[tail], length=length, tail=tail, why=why)
         for length, tail in sorted(set(pairs))
@@ -88,7 +107,14 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
     return cells
 
 
-_SEED_BEYOND = {"attention only": 0, "extra_buffer": 1}
+def _ends(kinds: Mapping[int, str]) -> tuple[int, ...]:
+    """The smallest suspect tail and the largest control, as far as there are both."""
+    suspects = [tail for tail, kind in kinds.items() if kind == "suspect"]
+    controls = [tail for tail, kind in kinds.items() if kind == "control"]
+    return (*sorted(suspects)[:1], *sorted(controls)[-1:])
+
+
+_SEED_BEYOND = {"attention only": 0, "extra_buffer": 1, "align": 1}
 """By strategy, the tokens past a cell's position that a seed must have for a longer prompt to resume there: a
 hybrid's prefill that passes a grid point leaves its one checkpoint at it."""
 
@@ -96,8 +122,8 @@ hybrid's prefill that passes a grid point leaves its one checkpoint at it."""
 @dataclass(frozen=True)
 class HitPlan:
     """How a hit of one cell comes about. `seed_length`: tokens sent first (the whole prompt, or a prefix of
-    it); `primes`: re-sends needed before the cache can serve it; `own_namespace`: each hit needs a fresh
-    seed; `reachable`: the prediction says that the tail can be reached at all."""
+    it, in another namespace); `primes`: such sends that the cache needs first; `own_namespace`: each hit needs a
+    fresh seed; `reachable`: the prediction says that the tail can be reached at all."""
 
     seed_length: int
     primes: int
@@ -107,6 +133,9 @@ class HitPlan:
 
 def plan_hit(cell: Cell, facts: ServerFacts, min_tail: int) -> HitPlan:
     """The shortest way to a hit of this cell, by prediction."""
+    if facts.strategy == PROMPT_END:
+        # What an identical re-send leaves is not known, but one token it leaves again.
+        return HitPlan(cell.position, 1, own_namespace=cell.tail > 1, reachable=min_tail <= cell.tail)
 
     def fresh() -> CachePrediction:
         return CachePrediction(facts.grid, facts.strategy, min_tail)
@@ -117,7 +146,7 @@ def plan_hit(cell: Cell, facts: ServerFacts, min_tail: int) -> HitPlan:
         if cache.send(cell.length) == cell.position:
             return HitPlan(cell.length, primes, own_namespace=False, reachable=True)
     seed = _SEED_BEYOND.get(facts.strategy)
-    if seed is not None:
+    if seed is not None and "ids" not in facts.lacks:
         cache = fresh()
         cache.send(cell.position + seed)
         if cell.position + seed < cell.length and cache.send(cell.length) == cell.position:

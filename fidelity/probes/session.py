@@ -8,10 +8,17 @@ from fidelity.engines import openai_chat, solitude, stream
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import Engine, engine_of
 from fidelity.engines.request import Request
+from fidelity.engines.wire import check_allowed
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Observation, Recorder
 from fidelity.prompts.tokenizers import check_ids
 from fidelity.servers.running import RunningServer
+
+WAIT = (429, 503)
+"""HTTP statuses of a server that wants no more for now."""
+
+PATIENCE = 6
+"""Requests in a row that may end so: each began again after the wait that it asked for."""
 
 
 class OutOfTimeError(Exception):
@@ -60,6 +67,7 @@ class Session:
     batches: bool = False
     visit: int = 1
     _numbers: int = 0
+    _refused: int = 0
     _used: set[str] = field(default_factory=set)
     _engine: Engine = field(init=False, repr=False)
     _watch: solitude.Watch = field(init=False, repr=False)
@@ -120,8 +128,10 @@ class Session:
         """As text where an id might be unknown to the server. Never what is scored: words of an answer can
         make other tokens than the answer's own, and those are ids that the server itself has given."""
         check_ids(list(request.input_ids), self.vocab_size)
-        known = self.vocab_size is not None or request.score_from is not None
-        if known or self.decode is None or request.chat is not None:
+        known = (
+            self.vocab_size is not None or self.facts.refuses_unknown_ids or request.score_from is not None
+        )
+        if known or self.decode is None or request.chat is not None or "ids" in self.facts.lacks:
             return request
         return replace(request, text=self.decode(tuple(request.input_ids)))
 
@@ -133,7 +143,10 @@ class Session:
     ) -> list[Observation]:
         timeout = self._time_left()
         self.budget.take(len(requests))
-        requests = [replace(one, fresh=one.namespace not in self._used) for one in requests]
+        requests = [
+            replace(one, fresh=one.namespace not in self._used, top_k=self._told(one.top_k))
+            for one in requests
+        ]
         self._used.update(one.namespace for one in requests)
         sent_at = time.time()
         if requests[0].stream:
@@ -150,7 +163,7 @@ class Session:
         records = []
         for maker, answer in zip(makers, answers, strict=False):
             record = maker(order=self.next_order(), sent_at=sent_at, answer=answer, **seen)
-            record.visit = self.visit
+            record.visit, record.shared = self.visit, self.facts.salt or 0
             self.recorder.add(record)
             records.append(record)
         self._check(records, len(requests))
@@ -159,7 +172,17 @@ class Session:
     def _check(self, records: list[Observation], wanted: int) -> None:
         failed = [record.answer for record in records if record.answer.failed]
         if not failed and len(records) == wanted:
+            self._refused = 0
             return
+        for answer in failed:
+            check_allowed(answer.status, self.server.client)
+        if failed and failed[0].status in WAIT:
+            self._refused += 1
+            if self._refused == PATIENCE:
+                raise UnreachableError(
+                    f"the server refused {PATIENCE} requests in a row: {failed[0].error}",
+                    "ask for fewer at a time with --rate; `fidelity run --resume FOLDER` goes on from there",
+                )
         if failed and failed[0].status == 0:
             self._time_left()
             died = self.server.died(patience=5)
@@ -169,6 +192,11 @@ class Session:
                     "what was recorded is kept; `fidelity run --resume FOLDER` goes on from there",
                 )
         raise FailedRequestError(failed[0].error if failed else "fewer answers than requests")
+
+    def _told(self, top_k: int) -> int:
+        """As many logprobs of a token as the server tells."""
+        limit = self.facts.max_top_k
+        return top_k if limit is None else min(top_k, limit)
 
     def _time_left(self) -> float | None:
         if self.deadline is None:

@@ -16,11 +16,12 @@ DECODE_STEPS = 64
 FRACTIONS = (1.0, 0.35, 0.7, 0.5)
 
 
-def size(resend: Resend, longest: int, *, batches: bool) -> tuple[int, int, int]:
-    """What `warm_up` sends for prompts of `longest` tokens: requests, prompt tokens and new tokens."""
+def size(resend: Resend, longest: int, *, batches: bool, cuts: bool = True) -> tuple[int, int, int]:
+    """What `warm_up` sends for prompts of `longest` tokens, which `cuts` tells can be cut: requests, prompt
+    tokens and new tokens."""
     decode = -(-resend.warmup_tokens // DECODE_STEPS)
     together = BATCH if batches and resend.warmup_sends else 0
-    singles = [_cut(longest, number) for number in range(resend.warmup_sends)]
+    singles = [_cut(longest, number) if cuts else longest for number in range(resend.warmup_sends)]
     return (
         len(singles) + together + decode,
         sum(singles) + (together + decode) * longest,
@@ -36,7 +37,8 @@ def warm_up(session: Session, prompts: Sequence[Sequence[int]], resend: Resend) 
     """
     for number in range(resend.warmup_sends):
         ids = prompts[number % len(prompts)]
-        yield from _send(session, [ids[: _cut(len(ids), number)]], number, 1)
+        cut = ids if "ids" in session.facts.lacks else ids[: _cut(len(ids), number)]
+        yield from _send(session, [cut], number, 1)
     number = resend.warmup_sends
     if session.batches and number:
         yield from _send(session, [prompts[i % len(prompts)] for i in range(BATCH)], number, 1)

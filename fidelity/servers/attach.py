@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from fidelity.engines.patience import asked_wait
 from fidelity.engines.secrets import secrets_in
 from fidelity.errors import UsageError
 from fidelity.plan import Target
@@ -20,17 +21,19 @@ from fidelity.servers.running import RunningServer
 
 @contextmanager
 def attach(target: Target, key: str = KEY_VARIABLE) -> Iterator[RunningServer]:
-    """The server at `target.url`, at most `target.rate` requests a second; `key` names the variable that
-    holds its API key. Raises UsageError for a URL, a header file or a certificate file that is none."""
+    """The server at `target.url`, at most `target.rate` requests a second, and none for as long as one asks
+    to wait; `key` names the variable that holds its API key. Raises UsageError for a URL, a header file or a
+    certificate file that is none."""
     url = check_url(target.url or "")
     headers = read_headers(target.header_file, key)
+    pace = Pace(target.rate)
     transport = httpx.HTTPTransport(verify=_trust(target.ca_file), proxy=_proxy(url))
     with httpx.Client(
         base_url=url,
         timeout=target.timeout,
         headers=headers,
         transport=Discreet(transport, secrets_in(headers.items())),
-        event_hooks={"request": [_pace(target.rate)] if target.rate else []},
+        event_hooks={"request": [pace.wait], "response": [pace.heed]},
     ) as client:
         yield RunningServer(url=url, owned=False, client=client)
 
@@ -57,18 +60,25 @@ def _proxy(url: str) -> str | None:
     return proxies.get(parts.scheme) or proxies.get("all")
 
 
-def _pace(rate: float) -> Callable[[httpx.Request], None]:
-    """Waits before a request until `rate` requests a second allow it; the request says how long it
-    `waited`."""
-    free = 0.0
+class Pace:
+    """When the next request may leave: `rate` a second at most, and after a Retry-After not before it is
+    over. No request is sent again by it."""
 
-    def wait(request: httpx.Request) -> None:
-        nonlocal free
+    def __init__(self, rate: float | None) -> None:
+        self._step = 1 / rate if rate else 0.0
+        self._free = 0.0
+
+    def wait(self, request: httpx.Request) -> None:
+        """Sleep until the request may leave; it then says how long it `waited`, in seconds."""
         now = time.monotonic()
-        waited = max(free - now, 0.0)
+        waited = max(self._free - now, 0.0)
         if waited:
             time.sleep(waited)
         request.extensions["waited"] = waited
-        free = max(now, free) + 1 / rate
+        self._free = max(now, self._free) + self._step
 
-    return wait
+    def heed(self, response: httpx.Response) -> None:
+        """Wait as an answer asks."""
+        asked = asked_wait(response)
+        if asked is not None:
+            self._free = max(self._free, time.monotonic() + asked)

@@ -119,7 +119,7 @@ def test_a_rate_spaces_requests_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> 
         clock.now += seconds
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    wait = module._pace(4)
+    wait = module.Pace(4).wait
     requests = [httpx.Request("GET", "http://host") for _ in range(4)]
     wait(requests[0])
     wait(requests[1])
