@@ -17,7 +17,7 @@ from fidelity.comparison import (
 from fidelity.diagnose import diagnose
 from fidelity.diagnosis.order import order_of_corruption
 from fidelity.evidence import Group, groups_of
-from fidelity.judging import exact, reference
+from fidelity.judging import exact, longer, reference
 from fidelity.judging.registry import JUDGES
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
@@ -136,7 +136,7 @@ def _judge_arm(
     arm, record = evidence.arm, evidence.record
     cells: tuple[CellVerdict, ...] = ()
     if record:
-        cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone))
+        cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone, plan.seed))
         cells += tuple(_judge_probes(plan, arm, record, evidence.observations, told, limits))
     state, reason = _arm_state(cells)
     unjudged = unjudged_sends(evidence.observations)
@@ -207,9 +207,13 @@ def _judge_cells(
     shifts: Mapping[tuple[str, str], list[Shift]],
     limits: Thresholds,
     unsure_alone: bool,
+    seed: int,
 ) -> list[CellVerdict]:
     floors, hits = [], []
     arm = evidence.arm.name
+    shared = record.facts.get("cold_shares_step")
+    known = [(one.cell, one.floor) for one in evidence.cells] if shared else []
+    beside = longer.judge(arm, known, evidence.tie, limits, seed)
     for one in evidence.cells:
         cell = one.cell
         floors.append(judge_floor(arm, cell, one.floor, evidence.tie, limits))
@@ -219,8 +223,10 @@ def _judge_cells(
             verdict = shift_judge.neighbour_rule(verdict, one.groups, _neighbours(cell, evidence), limits)
             if unsure_alone:
                 verdict = _require_solitude(verdict, one.hits)
+            if shared:
+                verdict = longer.lay_over(verdict, beside, shared)
         hits.append(verdict)
-    return _require_a_control(hits, record.min_tail) + floors
+    return [*_require_a_control(hits, record.min_tail), *beside.values(), *floors]
 
 
 def _neighbours(suspect: Cell, evidence: ArmEvidence) -> list[Sequence[Group]]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from fidelity.engines import sglang
+from fidelity.engines import sglang, vllm
 from fidelity.engines.facts import EMBEDDED, ServerFacts
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import Load
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """The load of the server; None where it does not tell."""
 
 
-ENGINES: dict[str, Engine] = {"sglang": sglang}
+ENGINES: dict[str, Engine] = {"sglang": sglang, "vllm": vllm}
 """In the order in which they are tried: what promises most first."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fidelity.engines.facts import ServerFacts
+from fidelity.engines.facts import EMBEDDED, ServerFacts
 
 SPARE = 17
 """Tokens that must fit behind the longest prompt: the longest answer shown, and one more."""
@@ -29,10 +29,25 @@ def find(facts: ServerFacts, longest: int, *, owned: bool, aiter: str | None = N
     servers started with SGLANG_EXPOSE_OWN_ENV_VARS=1. `owned`: nobody else sends to this server; `aiter`: how
     its aiter treats a split of one tile (guarded, not affected, ...), where that can be looked up."""
     groups = (_cache(facts), _lengths(facts, longest), _kernels(facts), _guards(facts, aiter))
-    return [Vacuity(*found) for group in (*groups, _hidden(facts, owned)) for found in group]
+    all_found = [found for group in (*groups, _hidden(facts, owned)) for found in group]
+    return [Vacuity(name, message, _remedy(facts, remedy)) for name, message, remedy in all_found]
 
 
 Found = Iterator[tuple[str, str, str]]
+
+_IN_VLLM = {
+    "without --disable-radix-cache": "with --enable-prefix-caching",
+    "--chunked-prefill-size": "--max-num-batched-tokens",
+    "--context-length": "--max-model-len",
+    "--dp-size": "--data-parallel-size",
+}
+
+
+def _remedy(facts: ServerFacts, remedy: str) -> str:
+    """In the words of the server's own flags."""
+    for ours, theirs in _IN_VLLM.items() if facts.engine == "vllm" else ():
+        remedy = remedy.replace(ours, theirs)
+    return remedy
 
 
 def _cache(facts: ServerFacts) -> Found:
@@ -196,7 +211,8 @@ def _hidden(facts: ServerFacts, owned: bool) -> Found:
             "ROCM_QUICK_REDUCE_QUANTIZATION=NONE",
         )
     silent = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
-    if not owned and (silent not in env or _set(env, silent)):
+    probes = facts.engine in ("sglang", EMBEDDED) and not owned
+    if probes and (silent not in env or _set(env, silent)):
         yield (
             "health-probe",
             "a GET of /health runs one token and joins the batch, where a fault at one token does not show",

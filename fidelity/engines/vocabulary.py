@@ -17,7 +17,7 @@ _RANGE = re.compile(r"valid range is \[0, (\d+)\)")
 
 def can_be_asked(facts: ServerFacts) -> bool:
     """Does this release refuse an impossible id whose logprob is wanted, with nothing computed?"""
-    return at_least(facts.version, ASKABLE)
+    return facts.engine == "sglang" and at_least(facts.version, ASKABLE)
 
 
 def ask(client: httpx.Client) -> int | None:

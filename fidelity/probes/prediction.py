@@ -9,8 +9,9 @@ class CachePrediction:
 
     `strategy` extra_buffer: a prefill leaves one checkpoint at the last grid point it computes, or at the
     point where the KV cache matched further than the state did (the branch). no_buffer: the state of a
-    finished request is kept at its exact end. attention only: whole pages are enough. A match leaves
-    `min_tail` tokens to compute.
+    finished request is kept at its exact end. align: a prefill stops at the last grid point before its last
+    token and leaves a checkpoint there. attention only: whole pages are enough. A match leaves `min_tail`
+    tokens to compute.
     """
 
     grid: int
@@ -31,6 +32,9 @@ class CachePrediction:
         hit = max((point for point in self.checkpoints if point <= cap), default=0)
         if self.strategy == "no_buffer":
             self.checkpoints.add(length)
+        elif self.strategy == "align":
+            self.checkpoints.add((length - 1) // self.grid * self.grid)
+            self.checkpoints.discard(0)
         elif matched > hit:
             self.checkpoints.add(matched)
         else:

@@ -2,8 +2,10 @@
 
 Per (prompt, length), in namespaces of its own: cold, cold2 (a second fresh computation: the run-to-run
 floor), then the hits in the first one's namespace. All judged sends ask one token at temperature 0, alone in
-flight; cold2 and the hits also ask for the logprobs of the cold answer's top ids. After a corrupt hit, one
-unjudged longer send cold and one from the cache make the corruption readable.
+flight; cold2 and the hits also ask for the logprobs of the cold answer's top ids. Where a cold send and a hit
+run the same last step, `longer` scores the prompt with more tokens behind it: what follows its last token is
+then computed in a larger step, and by causality is the same distribution. After a corrupt hit, one unjudged
+longer send cold and one from the cache make the corruption readable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,8 @@ from fidelity.single_send import corrupt_reason
 
 PROBE = "resend"
 SHOW_TOKENS = 16
+LONGER = 32
+"""Tokens put behind a prompt to compute its last one in a larger step: more than any suspect tail."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,17 @@ class Group:
         return f"{self.prompt}@{self.cell.length}" + ("" if natural else f"-{self.cell.tail}")
 
 
-def sends_per_group(how: HitPlan, resend: Resend) -> int:
+def sends_per_group(how: HitPlan, resend: Resend, *, longer: bool = False) -> int:
     """Requests one group takes when nothing fails and nothing is corrupt."""
     seeds = resend.hits if how.own_namespace else how.primes
-    return 2 + seeds + resend.hits
+    return 2 + longer + seeds + resend.hits
 
 
-def complete(records: Sequence[Observation], resend: Resend) -> bool:
+def complete(records: Sequence[Observation], resend: Resend, *, longer: bool = False) -> bool:
     """Do these observations of one group and attempt hold every judged send, answered?"""
     good = [record.role for record in records if not record.answer.failed]
-    return good.count("cold") == good.count("cold2") == 1 and good.count("hit") >= resend.hits
+    once = ("cold", "cold2", "longer") if longer else ("cold", "cold2")
+    return all(good.count(role) == 1 for role in once) and good.count("hit") >= resend.hits
 
 
 def run(at: Probing) -> Iterator[Event]:
@@ -86,17 +91,22 @@ def measure(at: Probing, cell: Cell, prompt: str, probe: str = PROBE) -> Iterato
         tried = replace(group, attempt=attempt)
         return run_group(at.session, tried, plan.resend, at.record.min_tail, plan.thresholds.near_tie)
 
-    size = sends_per_group(how, plan.resend)
-    yield from in_attempts(at, probe, group.key, lambda sent: complete(sent, plan.resend), send, size)
+    longer = at.facts.cold_shares_step is not None
+    size = sends_per_group(how, plan.resend, longer=longer)
+    yield from in_attempts(
+        at, probe, group.key, lambda sent: complete(sent, plan.resend, longer=longer), send, size
+    )
 
 
 def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int) -> Iterator[Part]:
     """One for each cell."""
     count = plan.prompts.count
+    longer = facts.cold_shares_step is not None
     for cell in cells:
         how = plan_hit(cell, facts, min_tail)
-        sends = count * sends_per_group(how, plan.resend)
+        sends = count * sends_per_group(how, plan.resend, longer=longer)
         short = how.seed_length * plan.resend.hits if how.own_namespace else cell.length * how.primes
+        short += longer * (cell.length + LONGER)
         tokens = count * (cell.length * (2 + plan.resend.hits) + short)
         yield Part(f"{cell.kind} {cell.name}", sends, tokens, sends)
 
@@ -112,6 +122,9 @@ def run_group(
     ask = [token for token, _ in cold.answer.top[0]] if cold.answer.top else []
     if not group.brief:
         yield sender.send("cold2", "b", ask=ask, predict=False)
+        if session.facts.cold_shares_step is not None:
+            behind = [*cold.answer.output_ids[:1], *group.ids][:LONGER]
+            yield sender.send("longer", "longer", behind=behind, tokens=0, predict=False)
     corrupt = False
     for number in range(resend.hits):
         namespace = f"hit{number}" if group.how.own_namespace else "a"
@@ -156,10 +169,13 @@ class _Sender:
         ask: Sequence[int] = (),
         tokens: int = 1,
         predict: bool = True,
+        behind: Sequence[int] = (),
     ) -> Observation:
+        """With `behind`, those tokens follow the prompt, and are scored."""
         session, group, facts = self.session, self.group, self.session.facts
-        length = length or group.cell.length
-        ids = group.ids[:length]
+        prompt = group.ids[: length or group.cell.length]
+        ids = [*prompt, *behind] if behind else prompt
+        length = len(ids)
         fresh = CachePrediction(facts.grid, facts.strategy, self.min_tail)
         expected = self.caches.setdefault(purpose, fresh).send(length)
         self.sends[purpose] = self.sends.get(purpose, 0) + 1
@@ -190,4 +206,6 @@ class _Sender:
 
         rank = 0 if facts.dp > 1 else None
         request = Request(ids, namespace, tokens, ask, group.top_k, dp_rank=rank, dp_key=facts.dp_key)
+        if behind:
+            request = replace(request, score_from=group.cell.length)
         return session.send(request, record, watch=role == "hit")
