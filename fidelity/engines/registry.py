@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from fidelity.engines import sglang, vllm
+from fidelity.engines import llamacpp, openai, sglang, vllm
 from fidelity.engines.facts import EMBEDDED, ServerFacts
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import Load
@@ -48,13 +48,18 @@ class Engine(Protocol):
         """The load of the server; None where it does not tell."""
 
 
-ENGINES: dict[str, Engine] = {"sglang": sglang, "vllm": vllm}
+ENGINES: dict[str, Engine] = {"sglang": sglang, "vllm": vllm, "llamacpp": llamacpp, "openai": openai}
 """In the order in which they are tried: what promises most first."""
 
 
 def engine_of(facts: ServerFacts) -> Engine:
     """The engine that these facts are of."""
-    return ENGINES["sglang" if facts.engine == EMBEDDED else facts.engine]
+    return named(facts.engine)
+
+
+def named(engine: str) -> Engine:
+    """The engine by the name that facts have for it."""
+    return ENGINES["sglang" if engine == EMBEDDED else engine]
 
 
 def meet(client: httpx.Client, engine: str = AUTO) -> ServerFacts:

@@ -122,8 +122,8 @@ hybrid's prefill that passes a grid point leaves its one checkpoint at it."""
 @dataclass(frozen=True)
 class HitPlan:
     """How a hit of one cell comes about. `seed_length`: tokens sent first (the whole prompt, or a prefix of
-    it, in another namespace); `primes`: such sends that the cache needs first; `own_namespace`: each hit needs a
-    fresh seed; `reachable`: the prediction says that the tail can be reached at all."""
+    it, in another namespace); `primes`: such sends that the cache needs first; `own_namespace`: each hit
+    needs a fresh seed; `reachable`: the prediction says that the tail can be reached at all."""
 
     seed_length: int
     primes: int

@@ -15,7 +15,7 @@ from fidelity.events import Corruption, Event
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
 from fidelity.probes import screening
-from fidelity.probes.cells import THREAD_POSITION, Cell, HitPlan
+from fidelity.probes.cells import THREAD_POSITION, Cell, HitPlan, plan_hit
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing, in_attempts
 from fidelity.probes.resend import Group, run_group
@@ -43,13 +43,15 @@ def run(at: Probing) -> Iterator[Event]:
         for cell in chosen:
             answer = fitted.answer if cell is chosen[-1] else ""
             ids = fitted.ids[: cell.length]
-            yield from _measure(at, Group(entry.id, answer, ids, cell, _how(cell), probe=PROBE, brief=True))
+            how = _how(cell, at.facts)
+            yield from _measure(at, Group(entry.id, answer, ids, cell, how, probe=PROBE, brief=True))
 
 
 def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int) -> Iterator[Part]:
     """All prefixes as one."""
     chosen, count = cells_from(facts.grid), min(plan.checkpoint.prompts, plan.prompts.count)
-    seeds = [_how(cell).seed_length for cell in chosen if _how(cell).own_namespace]
+    hows = [_how(cell, facts) for cell in chosen]
+    seeds = [how.seed_length for how in hows if how.own_namespace or how.primes]
     sends = count * (2 * len(chosen) + len(seeds))
     tokens = count * (2 * sum(cell.length for cell in chosen) + sum(seeds))
     yield Part("same checkpoint", sends, tokens, sends)
@@ -62,8 +64,11 @@ def cells_from(grid: int) -> list[Cell]:
     return [Cell(f"from {position}: +{tail}", "suspect", position + tail, tail, why) for tail in TAILS]
 
 
-def _how(cell: Cell) -> HitPlan:
-    """The shortest prefix is what fills the cache: its own cold send does that for it."""
+def _how(cell: Cell, facts: ServerFacts) -> HitPlan:
+    """The shortest prefix is what fills the cache: its own cold send does that for it. Where every length is
+    a checkpoint, it would be resumed from one past it."""
+    if facts.grid == 1:
+        return plan_hit(cell, facts, 1)
     return HitPlan(cell.position + 1, 0, own_namespace=cell.tail > 1, reachable=True)
 
 
@@ -72,7 +77,7 @@ def _measure(at: Probing, group: Group) -> Iterator[Event]:
         tried = replace(group, attempt=attempt)
         return run_group(at.session, tried, ONE_HIT, at.record.min_tail, at.plan.thresholds.near_tie)
 
-    size = 3 if group.how.own_namespace else 2
+    size = 2 + (1 if group.how.own_namespace else group.how.primes)
     yield from in_attempts(at, PROBE, group.key, _complete, send, size)
 
 

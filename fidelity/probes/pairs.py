@@ -43,10 +43,11 @@ class Pair:
             return
         if floor:
             yield self._send("cold2", "b")
-        purpose = "hit" if how.own_namespace else "a"
-        if how.own_namespace:
+        prefix = how.seed_length < len(self.ids)
+        purpose = "hit" if how.own_namespace or prefix else "a"
+        if how.own_namespace or prefix:
             yield self._seed(purpose, how.seed_length)
-        for _ in range(0 if how.own_namespace else how.primes):
+        for _ in range(0 if how.own_namespace or prefix else how.primes):
             yield self._send("seed", purpose)
         yield self._send("hit", purpose)
 

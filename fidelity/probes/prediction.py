@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from fidelity.engines.facts import PROMPT_END
+
 
 @dataclass
 class CachePrediction:
@@ -10,7 +12,8 @@ class CachePrediction:
     `strategy` extra_buffer: a prefill leaves one checkpoint at the last grid point it computes, or at the
     point where the KV cache matched further than the state did (the branch). no_buffer: the state of a
     finished request is kept at its exact end. align: a prefill stops at the last grid point before its last
-    token and leaves a checkpoint there. attention only: whole pages are enough. A match leaves `min_tail`
+    token and leaves a checkpoint there. prompt end: a longer prompt resumes where one before it ended; where
+    an identical one does is not known. attention only: whole pages are enough. A match leaves `min_tail`
     tokens to compute.
     """
 
@@ -30,7 +33,7 @@ class CachePrediction:
         if self.strategy == "attention only":
             return max(matched, 0)
         hit = max((point for point in self.checkpoints if point <= cap), default=0)
-        if self.strategy == "no_buffer":
+        if self.strategy in ("no_buffer", PROMPT_END):
             self.checkpoints.add(length)
         elif self.strategy == "align":
             self.checkpoints.add((length - 1) // self.grid * self.grid)

@@ -126,8 +126,9 @@ def run_group(
             behind = [*cold.answer.output_ids[:1], *group.ids][:LONGER]
             yield sender.send("longer", "longer", behind=behind, tokens=0, predict=False)
     corrupt = False
+    shared = "a" if group.how.seed_length == group.cell.length else "hit"
     for number in range(resend.hits):
-        namespace = f"hit{number}" if group.how.own_namespace else "a"
+        namespace = f"hit{number}" if group.how.own_namespace else shared
         for _ in range(1 if group.how.own_namespace else group.how.primes if number == 0 else 0):
             yield sender.send("seed", namespace, length=group.how.seed_length)
         hit = sender.send("hit", namespace, ask=ask)

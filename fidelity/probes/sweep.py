@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fidelity.engines.facts import CHUNK, ServerFacts
+from fidelity.engines.facts import CHUNK, PROMPT_END, ServerFacts
 from fidelity.engines.vacuity import SPARE
 from fidelity.errors import LengthError
 from fidelity.events import Corruption, Event
@@ -25,6 +25,9 @@ from fidelity.probes.resend import Group, run_group
 PROBE = "sweep"
 TAILS = (1, 2, 3, 4, 5, 33)
 """Tails at the positions that are not mapped whole, besides one whole grid step."""
+
+ANYWHERE = ("attention only", PROMPT_END)
+"""Strategies whose grid, if any, is no map's unit."""
 
 CHUNK_TAILS = (1, 2, 33)
 """Tails on both sides of the chunked-prefill size."""
@@ -88,7 +91,7 @@ def unfit(plan: RunPlan, facts: ServerFacts, batches: bool) -> str | None:
 def choose(plan: RunPlan, facts: ServerFacts) -> Map:
     """The cells of the plan on this server. Where the prefix cache has no checkpoints, its pages are taken in
     steps of about CHUNK tokens."""
-    step = -(-CHUNK // facts.grid) * facts.grid if facts.strategy == "attention only" else facts.grid
+    step = -(-CHUNK // facts.grid) * facts.grid if facts.strategy in ANYWHERE else facts.grid
     tails = {*TAILS, *range(1, (facts.fault_region or 0) + 2), step}
     first, *others = sorted(set(plan.sweep.multiples))
     pairs = {(first * step, tail) for tail in (*range(1, step + 1), *(step + n for n in plan.sweep.beyond))}

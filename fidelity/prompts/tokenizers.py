@@ -10,7 +10,7 @@ Tools = Sequence[Mapping[str, Any]]
 """Descriptions of tools, as the OpenAI API takes them."""
 Post = Callable[[str, dict[str, Any]], dict[str, Any]]
 
-_OTHER_WAY = "name a local tokenizer instead: a folder with tokenizer.json and a chat template, or a hub id"
+OTHER_WAY = "name a local tokenizer instead: a folder with tokenizer.json and a chat template, or a hub id"
 
 
 class ChatTokenizer(Protocol):
@@ -57,12 +57,12 @@ class ServerTokenizer:
         ids = answer.get("tokens")
         if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
             raise PromptError(
-                "the server's /tokenize does not take chat messages: no token ids came", _OTHER_WAY
+                "the server's /tokenize does not take chat messages: no token ids came", OTHER_WAY
             )
         if answer.get("count", len(ids)) != len(ids):
             raise PromptError(
                 f"the server's /tokenize contradicts itself: {len(ids)} ids, count {answer['count']}",
-                _OTHER_WAY,
+                OTHER_WAY,
             )
         return ids
 
@@ -71,7 +71,7 @@ class ServerTokenizer:
         answer = self._ask("/detokenize", {"tokens": list(ids), "skip_special_tokens": False})
         text = answer.get("text", answer.get("prompt"))
         if not isinstance(text, str):
-            raise PromptError("the server's /detokenize gave no text", _OTHER_WAY)
+            raise PromptError("the server's /detokenize gave no text", OTHER_WAY)
         return text
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class ServerTokenizer:
         except UnreachableError:
             raise
         except FidelityError as error:
-            raise PromptError(f"the server has no usable {path}: {error}", _OTHER_WAY) from error
+            raise PromptError(f"the server has no usable {path}: {error}", OTHER_WAY) from error
 
 
 def check_ids(ids: Sequence[int], vocab_size: int | None) -> None:
