@@ -9,7 +9,7 @@ import typer
 
 def selftest(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller plans, one seed, rate 1: about three minutes on 2 cores.")
+        bool, typer.Option("--quick", help="Smaller plans, one seed, rate 1: under three minutes on 2 cores.")
     ] = False,
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="A line of the table, or a kind of fault; repeatable.")
@@ -30,6 +30,10 @@ def selftest(
         Path | None,
         typer.Option("--output", help="Write Markdown; finished runs are kept beside it and not run again."),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="The file that keeps finished runs. [default: beside --output]"),
+    ] = None,
 ) -> None:
     """Run every fault of the embedded engine past the probes, and healthy servers beside them.
 
@@ -49,6 +53,7 @@ def selftest(
         rates=_rates(rates),
         jobs=jobs or os.cpu_count() or 1,
         output=output,
+        state=state,
     )
     raise typer.Exit(run(options, Console(stderr=True, highlight=False)))
 

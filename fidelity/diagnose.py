@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fidelity.diagnosis.conditions import SAID, Condition, Outcome, conditions
+from fidelity.diagnosis.conditions import QUOTED, SAID, Condition, Outcome, conditions, is_misquoted
 from fidelity.diagnosis.explanations import LIKELY, OPEN, SELDOM, Explanation, explanations
 from fidelity.diagnosis.extra import next_cell
 from fidelity.diagnosis.order import Order
@@ -32,7 +32,8 @@ MOVED = 0.5
 """What a condition counts whose logprobs moved and whose answers did not."""
 
 SIZES = 2
-"""Cells that all sizes of the batch probe count for, being much the same condition."""
+"""Cells that all sizes of the batch probe count for, being much the same condition; and all clean hits, alone
+or in batches, where they say one thing, that the model did not need what was stored."""
 
 LISTED = 4
 """Cells that one line names."""
@@ -74,6 +75,7 @@ def _one_size(weighed: Sequence[_Weighed]) -> list[_Weighed]:
 def _of_arm(arm: ArmVerdict, facts: Mapping[str, Any], order: Order | None) -> Iterator[Condition]:
     if arm.state == FAIL and not any(cell.state == FAIL for cell in arm.cells):
         yield Condition("the cold answers of the screening", "cold", "corrupt", arm.reason)
+        yield Condition(QUOTED, "quoted", _if(is_misquoted(arm.reason)), arm.reason)
     if order is not None:
         said = f"in {order.later * 100:.0f} % of {order.pairs} pairs of one condition, p {order.p:.1g}"
         outcome = _if(order.p < LATER)
@@ -96,12 +98,16 @@ def _weight(explanation: Explanation, found: Sequence[Condition]) -> float:
     """Log-likelihood in nats, prior included."""
     total = explanation.prior
     sizes = sum(at.path == "batch" for at in found)
-    for at in found:
+    shares = [
+        (MOVED if at.outcome == "moved" else 1.0) * (min(1.0, SIZES / sizes) if at.path == "batch" else 1.0)
+        for at in found
+    ]
+    spared = [explanation.stored and at.outcome == "clean" and at.is_hit for at in found]
+    clean = sum(share for share, one in zip(shares, spared, strict=True) if one)
+    for at, share, one in zip(found, shares, spared, strict=True):
         p = _expected(explanation, at)
-        share = MOVED if at.outcome == "moved" else 1.0
-        if at.path == "batch":
-            share *= min(1.0, SIZES / sizes)
-        total += share * math.log(1 - p if at.outcome == "clean" else p)
+        weight = share * min(1.0, SIZES / clean) if one else share
+        total += weight * math.log(1 - p if at.outcome == "clean" else p)
     return total
 
 

@@ -24,8 +24,8 @@ def unusable(
         return "the probe 'reference' needs a reference: give --reference RUN, FILE or URL"
     if ARM in arms:
         return f"with a reference no arm can have the name '{ARM}'"
-    if not {"resend", "decode"} & set(probes):
-        return "a reference is held against the cold sends of resend and decode: the plan has neither"
+    if not {"resend", "decode", "draft"} & set(probes):
+        return "a reference is held against what resend, decode and draft send: the plan has none of them"
     if is_url(reference):
         try:
             checked = check_url(reference)

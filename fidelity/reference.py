@@ -24,8 +24,13 @@ COLD, SCORED = ("cold", "cold2"), ("rescore", "rescore2")
 """Roles of the answers: the first token of a prompt, and the scores of a generated answer; each twice, as
 their difference is the reference's own noise."""
 
+DRAFTED = "drafted"
+"""Role of an answer that was decoded speculatively: how much of its draft was accepted."""
+
 _ANSWER = ("text", "output_ids", "prompt_tokens", "cached_tokens", "logprobs", "top", "faces", "values")
 _SCORES = ("scored", "scored_top")
+_ERRORS = ("faces", "values")
+_DRAFTS = ("output_ids", "spec")
 _HINT = "give the folder of a run, or a file that --save-reference wrote"
 
 
@@ -55,8 +60,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Told:
-    """One answer. `role` is of COLD: the answer has the first token's logprobs after `ids`; or of SCORED:
-    `ids` are a prompt and a generated answer, whose tokens' logprobs are `scored`."""
+    """One answer. `role` is of COLD: the answer has the first token's logprobs after `ids`; of SCORED: `ids`
+    are a prompt and a generated answer, whose tokens' logprobs are `scored`; or DRAFTED: `ids` are a prompt,
+    and the answer says by `spec` how much of the draft of its `output_ids` was accepted."""
 
     role: str
     prompt: str
@@ -149,9 +155,10 @@ def other_model(model: str, vocab_size: int | None, facts: ServerFacts) -> str |
 
 
 def _told(observations: Sequence[Observation]) -> Iterator[Told]:
-    """The cold sends of resend and the scores of decode: of each group the last attempt, the same ids once
-    in each role."""
+    """The cold sends of resend, the scores of decode and what draft sent alone: of each group the last
+    attempt, the same ids once in each role."""
     from fidelity.probes.decode import GREEDY, generated
+    from fidelity.probes.draft import drafted
 
     groups: dict[tuple[str, int], dict[str, Observation]] = {}
     for obs in observations:
@@ -168,11 +175,13 @@ def _told(observations: Sequence[Observation]) -> Iterator[Told]:
         for role in SCORED:
             if role in roles and not roles[role].answer.failed:
                 found[role, ids] = Told(role, answer.prompt, ids, roles[role].answer)
+    for ids, obs in drafted(observations).items():
+        found[DRAFTED, ids] = Told(DRAFTED, obs.prompt, ids, obs.answer)
     yield from found.values()
 
 
 def _line(told: Told) -> dict[str, Any]:
-    names = _ANSWER if told.role in COLD else (*_SCORES, "faces", "values")
+    names = _ANSWER if told.role in COLD else _DRAFTS if told.role == DRAFTED else (*_SCORES, *_ERRORS)
     kept = {name: value for name in names if (value := getattr(told.answer, name)) not in (None, [], {})}
     status = {} if told.answer.status == 200 else {"status": told.answer.status}
     return {"role": told.role, "prompt": told.prompt, "ids": told.ids, **status, **kept}
@@ -207,12 +216,12 @@ def _parse(text: str, path: Path) -> Reference:
 
 def _read_line(line: str) -> Told:
     data = json.loads(line)
-    if data["role"] not in (*COLD, *SCORED):
+    if data["role"] not in (*COLD, *SCORED, DRAFTED):
         raise ValueError(f"unknown role {data['role']!r}")
     answer = Answer(
         status=data.get("status", 200),
         latency=0.0,
-        **{name: data[name] for name in (*_ANSWER, *_SCORES) if name in data},
+        **{name: data[name] for name in (*_ANSWER, *_SCORES, "spec") if name in data},
     )
     answer.error = None if answer.status == 200 else f"HTTP {answer.status}"
     answer.logprobs = [float(value) for value in answer.logprobs]

@@ -79,6 +79,22 @@ def test_a_file_says_what_the_run_says(trusted: Reference, tmp_path: Path) -> No
     assert again.told[1].answer.top[0][4] == (9, -math.inf)
 
 
+def test_drafts_are_kept_by_the_ids_of_their_prompts(
+    observation: Callable[..., Observation], trusted: Reference, tmp_path: Path
+) -> None:
+    made = {"probe": "draft", "cell": "alone", "prompt": "open", "input_ids": [7, 8], "output_ids": [5, 6]}
+    spec = {"spec_accept_length": 2.5, "spec_verify_ct": 4.0}
+    sent = [
+        observation(role=role, spec=spec, **{**made, **over})
+        for role, over in (("decode", {}), ("timed", {}), ("row", {"cell": "together"}))
+    ]
+    manifest = manifests.Manifest("r3", "", plans.build({"probes": ["draft"]}))
+    manifest.arms["none"] = manifests.ArmRecord("none", 1, facts=vars(FACTS).copy(), prompts=["open"])
+    save(of_run(manifest, sent), tmp_path / "drafts.jsonl")
+    (told,) = load(str(tmp_path / "drafts.jsonl")).told
+    assert (told.role, told.ids, told.answer.spec) == ("drafted", (7, 8), spec)
+
+
 def changed(path: Path, change: Callable[[list[str]], list[str]]) -> Path:
     lines = path.read_text().splitlines(keepends=True)
     other = path.with_name(f"{len(list(path.parent.iterdir()))}.jsonl")
@@ -142,7 +158,7 @@ def test_another_model(model: str, vocabulary: int | None, why: str | None) -> N
     ("given", "says"),
     [
         ({"probes": ["reference"]}, "needs a reference"),
-        ({"probes": ["speed"], "reference": "run"}, "the plan has neither"),
+        ({"probes": ["speed"], "reference": "run"}, "the plan has none of them"),
         ({"arms": [{"name": "reference"}], "reference": "run"}, "no arm can have the name"),
         ({"reference": "http://a:1?key=x"}, "more than scheme, host, port and path"),
         (

@@ -6,7 +6,8 @@ from typing import Literal
 
 from fidelity.judging.sweep import LARGEST_CORRUPT, SMALLEST_CLEAN, SMALLEST_CORRUPT
 from fidelity.probes.ragged import FILL, ROWS
-from fidelity.verdicts import FAIL, NOT_APPLICABLE, NOT_EXERCISED, CellVerdict
+from fidelity.probes.reference import ACCEPTANCE
+from fidelity.verdicts import FAIL, NOT_APPLICABLE, NOT_EXERCISED, PASS, CellVerdict
 
 Path = Literal[
     "hit",
@@ -24,11 +25,14 @@ Path = Literal[
     "known",
     "alone",
     "region",
+    "reference",
+    "reference acceptance",
 ]
 """Of cells: hit and checkpoint (each alone), cold (against cold again), decode, batch, the two ragged cells,
-and the two of the draft probe. Of what they say beside their rate: the order of corrupt hits, rows that are
-another row's, quoted logprobs that are not the emitted token's, known answers that are wrong cold (at one
-length alone), and the fault region of the server's shapes."""
+the two of the draft probe, clean prefills and drafts against a reference's. Of what they say beside their
+rate: the order of corrupt hits, rows that are another row's, quoted logprobs that do not go with the emitted
+token, known answers that are wrong cold (at one length alone), and the fault region of the server's
+shapes."""
 
 Outcome = Literal["corrupt", "moved", "clean"]
 """`moved`: no corrupt answer, but logprobs that need an explanation."""
@@ -37,6 +41,10 @@ SAID: tuple[Path, ...] = ("order", "cross-talk", "quoted", "known", "alone", "re
 """The paths that are no cells."""
 
 NOT_TOP = "not the top token"
+MISQUOTED = (NOT_TOP, "probabilities above 1")
+"""Absolute rules that what is quoted breaks beside a right token."""
+
+QUOTED = "quoted logprobs that no distribution with the emitted token first has"
 CROSS_TALK = "cross-talk"
 WRONG_HERE = "cold wrong here and right at"
 MOSTLY = 0.8
@@ -54,6 +62,11 @@ class Condition:
     tail: int = 0
     rows: int = 1
     length: int = 0
+
+    @property
+    def is_hit(self) -> bool:
+        """A whole prompt, served from the cache alone or in a batch."""
+        return self.path in ("hit", "batch") and self.tail > 0
 
 
 def conditions(cells: Sequence[CellVerdict]) -> list[Condition]:
@@ -74,6 +87,11 @@ def is_bad(cell: CellVerdict) -> bool:
     return cell.state == FAIL or cell.corrupt > 0
 
 
+def is_misquoted(reason: str) -> bool:
+    """Does it name a rule that what is quoted broke, not the token?"""
+    return any(rule in reason for rule in MISQUOTED)
+
+
 def _of_cell(cell: CellVerdict) -> Iterator[Condition]:
     outcome = _outcome(cell)
     if outcome is None:
@@ -91,6 +109,9 @@ def _of_cell(cell: CellVerdict) -> Iterator[Condition]:
         yield from _of_sweep(cell, name)
     elif cell.probe == "decode":
         yield Condition(name, "decode", outcome, said)
+    elif cell.probe == "reference" and cell.state in (PASS, FAIL):
+        path: Path = "reference acceptance" if cell.name == ACCEPTANCE else "reference"
+        yield Condition(cell.name, path, outcome, said, length=cell.length)
     elif cell.probe == "draft":
         yield Condition(name, "output" if cell.name == "output" else "acceptance", outcome, said)
     elif cell.probe == "batch" and cell.name in (ROWS, FILL):
@@ -141,11 +162,10 @@ def _together(cells: Sequence[CellVerdict]) -> Iterator[Condition]:
             yield Condition("known answers wrong cold at one length alone", "alone", "corrupt", cell.name)
     told = [cell for cell in bad if cell.rules]
     if told:
-        quoted = [cell for cell in told if _mostly(cell, NOT_TOP) or NOT_TOP in cell.reason]
+        quoted = [cell for cell in told if _mostly(cell) or is_misquoted(cell.reason)]
         outcome: Outcome = "corrupt" if len(quoted) >= MOSTLY * len(told) else "clean"
         said = f"in {len(quoted)} of {len(told)} corrupt cells"
-        name = "emitted tokens that are not the first of the quoted logprobs"
-        yield Condition(name, "quoted", outcome, said)
+        yield Condition(QUOTED, "quoted", outcome, said)
     rows = [cell for cell in bad if cell.probe == "batch" and cell.name != FILL]
     if rows:
         crossed = [cell for cell in rows if any(rule.startswith(CROSS_TALK) for rule in cell.rules)]
@@ -155,6 +175,6 @@ def _together(cells: Sequence[CellVerdict]) -> Iterator[Condition]:
         )
 
 
-def _mostly(cell: CellVerdict, rule: str) -> bool:
+def _mostly(cell: CellVerdict) -> bool:
     total = sum(cell.rules.values())
-    return sum(count for name, count in cell.rules.items() if name.startswith(rule)) >= MOSTLY * total
+    return sum(count for name, count in cell.rules.items() if name.startswith(MISQUOTED)) >= MOSTLY * total

@@ -28,33 +28,37 @@ DECODE = "decode only"
 DRAFT = "draft only"
 DRIFT = "drift with use"
 QUOTED = "logprob path only"
-COMMON = "common to cold and hit: not visible here, give --reference"
+COMMON = "common to cold and hit"
+COMMON_UNSEEN = f"{COMMON}: not visible here, give --reference"
 
 Expect = Callable[[Condition], float]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`prior` in nats; `region`: the largest forward of the kernel, in tokens."""
+    """`prior` in nats; `region`: the largest forward of the kernel, in tokens; `stored`: hits are wrong only
+    where the model needs what was stored."""
 
     name: str
     expect: Expect
     prior: float = 0.0
     region: int | None = None
+    stored: bool = False
 
 
 def explanations(found: Sequence[Condition], strategy: str) -> list[Explanation]:
     """Those that these conditions leave room for. `strategy` is the server's prefix cache's."""
     kernels = [kernel(1), *(kernel(size) for size in _sizes(found))]
     if strategy == "attention only":
-        kept = [Explanation(KV, _stored)]
+        kept = [Explanation(KV, _stored, stored=True)]
     else:
         kept = [
-            Explanation(STATE, stored_state),
-            Explanation(KV, stored_kv, -0.1),
+            Explanation(STATE, stored_state, stored=True),
+            Explanation(KV, stored_kv, -0.1, stored=True),
             Explanation(FILLED_TOGETHER, filled_together),
         ]
     band = _boundary(found)
+    referred = any(at.path in ("reference", "reference acceptance") for at in found)
     return [
         *kernels,
         *kept,
@@ -64,7 +68,7 @@ def explanations(found: Sequence[Condition], strategy: str) -> list[Explanation]
         Explanation(DRAFT, draft_only),
         Explanation(DRIFT, drift, -0.5),
         Explanation(QUOTED, quoted),
-        Explanation(COMMON, common, -0.5),
+        Explanation(COMMON if referred else COMMON_UNSEEN, common, -0.5),
     ]
 
 
@@ -82,7 +86,8 @@ def kernel(size: int) -> Explanation:
             # Rows too many for the extend can still be few enough for a decode step.
             return SURE if small else LIKELY if at.rows <= size else NEVER
         own = {"decode": LIKELY, "acceptance": LIKELY, "output": OPEN, "cold": 0.1, "alone": LIKELY}
-        return own.get(at.path, NEVER)
+        # A prefill that is cut can end in a forward as small.
+        return {**own, "reference": 0.1, "reference acceptance": LIKELY}.get(at.path, NEVER)
 
     # The larger the forward, the fewer kernels are chosen for its size.
     return Explanation(name, expect, -0.6 * (size.bit_length() - 1), size)
@@ -120,7 +125,8 @@ def decode_only(at: Condition) -> float:
 
 
 def draft_only(at: Condition) -> float:
-    return SURE if at.path == "acceptance" else NEVER
+    """Alone, where it drafts one token, or in batches as well, which only a reference shows."""
+    return {"acceptance": LIKELY, "reference acceptance": SURE}.get(at.path, NEVER)
 
 
 def drift(at: Condition) -> float:
@@ -133,12 +139,13 @@ def quoted(at: Condition) -> float:
     """The tokens are right and the logprobs told are others', on every path; a single one may have none
     before it to be taken for."""
     own = {"quoted": SURE, "known": 0.1, "cross-talk": NEVER, "order": NEVER, "alone": NEVER}
-    return {**own, "hit": OPEN, "cold": OPEN}.get(at.path, LIKELY)
+    own |= {"hit": OPEN, "cold": OPEN, "reference": OPEN, "reference acceptance": NEVER}
+    return own.get(at.path, LIKELY)
 
 
 def common(at: Condition) -> float:
     own = {"known": SURE, "cold": LIKELY, "quoted": NEVER, "cross-talk": NEVER, "order": NEVER}
-    return {**own, "alone": NEVER}.get(at.path, OPEN)
+    return {**own, "alone": NEVER, "reference": SURE, "reference acceptance": SELDOM}.get(at.path, OPEN)
 
 
 def boundary(length: int, most: int) -> Explanation:
@@ -155,10 +162,13 @@ def boundary(length: int, most: int) -> Explanation:
                 "alone": SELDOM,
                 "decode": SELDOM,
                 "output": SELDOM,
+                "reference": OPEN,
             }
             return own.get(at.path, NEVER)
         if at.length <= length:
             return NEVER
+        if at.path == "reference":
+            return SURE
         return OPEN if at.path == "cold" or at.length > most else LIKELY
 
     return Explanation(BOUNDARY, expect, -0.3)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fidelity.diagnosis.conditions import Condition, Path
-from fidelity.diagnosis.explanations import BOUNDARY, COMMON, KV, STATE, Explanation
+from fidelity.diagnosis.explanations import BOUNDARY, COMMON_UNSEEN, KV, STATE, Explanation
 
 LEAST_GAP = 0.3
 """Difference of two expectations that is worth a further cell."""
@@ -40,7 +40,7 @@ def next_cell(one: Explanation, rival: Explanation | None, found: Sequence[Condi
     """In words, with the option that adds it: the unmeasured cell on which the two differ most."""
     if rival is None:
         return "nothing else explains these cells nearly as well"
-    if COMMON in (one.name, rival.name):
+    if COMMON_UNSEEN in (one.name, rival.name):
         return f"--reference RUN would tell it from '{rival.name}': only it sees what cold answers share"
     if BOUNDARY in (one.name, rival.name) and not any(at.name.startswith("sweep") for at in found):
         return f"--sweep would tell it from '{rival.name}': it maps lengths on both sides of a boundary"

@@ -17,6 +17,7 @@ import numpy as np
 
 from fidelity.compare import NAN_FACES, broken_rules, compare_first_token, top_probability
 from fidelity.evidence import MISMATCHED, groups_of, not_cold
+from fidelity.judging import reference_draft
 from fidelity.judging.few import decide, rate_limits
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Answer, Observation, Row
@@ -63,8 +64,8 @@ def judge(
     told: Sequence[Observation],
     limits: Thresholds,
 ) -> list[CellVerdict]:
-    """One cell for each length, one for the generated answers. `observations` are the arm's, `told` what the
-    reference answered."""
+    """One cell for each length, one for the generated answers, one for the draft's acceptance. `observations`
+    are the arm's, `told` what the reference answered."""
     answered: dict[tuple[str, Ids], Observation] = {}
     for obs in told:
         key = obs.role, tuple(obs.input_ids)
@@ -83,6 +84,8 @@ def judge(
     if "decode" in plan.selected:
         pairs = list(_scored_pairs(observations, answered))
         cells.append(_cell("generated answers", pairs, plan, limits, name=DECODE, **common))
+    if "draft" in plan.selected and "draft" not in record.skipped:
+        cells.append(reference_draft.judge(plan, arm, record, observations, told))
     return cells
 
 

@@ -70,6 +70,15 @@ def rows_together(plan: RunPlan, facts: ServerFacts) -> int:
     return rows if limit is None or rows <= limit else 1
 
 
+def drafted(observations: Sequence[Observation]) -> dict[tuple[int, ...], Observation]:
+    """The answers alone, by the ids of their prompts; the same ids once."""
+    return {
+        tuple(obs.input_ids): obs
+        for obs in observations
+        if obs.probe == PROBE and obs.role == "decode" and obs.cell == ALONE and not obs.answer.failed
+    }
+
+
 def _prompts(plan: RunPlan) -> list[OpenPrompt]:
     known = open_prompts()
     return [known[number % len(known)] for number in range(plan.draft.prompts)]

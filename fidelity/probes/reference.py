@@ -1,9 +1,10 @@
 """The `reference` probe: what resend and decode sent cold, held against a trusted server's answers.
 
 Run after them, over what they recorded. A second server is asked each cold prompt twice (the difference is
-its own noise) and scores each generated answer twice, all alone, in fresh namespaces. Of a recorded
-reference the answers to the same ids are copied into this run's record; where the two generated something
-else, this arm's server scores what the reference generated.
+its own noise) and scores each generated answer twice, all alone, in fresh namespaces; one that decodes
+speculatively answers the prompts of draft, too. Of a recorded reference the answers to the same ids are
+copied into this run's record; where the two generated something else, this arm's server scores what the
+reference generated.
 """
 
 import hashlib
@@ -12,21 +13,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fidelity.engines.facts import ServerFacts
+from fidelity.engines.speculation import algorithm
 from fidelity.errors import PlanError
 from fidelity.events import Event
 from fidelity.observations import Answer, Observation, read
 from fidelity.plan import RunPlan
 from fidelity.plan_reference import ARM, is_url
-from fidelity.probes import decode
+from fidelity.probes import decode, draft
 from fidelity.probes.cells import Cell
 from fidelity.probes.part import Part
 from fidelity.probes.probing import Probing, in_attempts
-from fidelity.reference import COLD, SCORED, Reference, Told, load, other_model
+from fidelity.reference import COLD, DRAFTED, SCORED, Reference, Told, load, other_model
 from fidelity.servers.running import RunningServer
 from fidelity.servers.trusted import reference_server
 
 PROBE = "reference"
 DECODE = "answers against the reference"
+ACCEPTANCE = "acceptance against the reference"
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: in
     sends = 2 * plan.prompts.count * len(lengths)
     yield Part("cold sends to the reference", sends, 2 * plan.prompts.count * sum(lengths), sends)
     yield Part("scores by the reference", 2 * count, 2 * count * whole, 0)
+    if "draft" in plan.selected:
+        prompts, tokens = plan.draft.prompts, plan.draft.tokens
+        yield Part("drafts of the reference", prompts, prompts * draft.PROMPT_TOKENS, prompts * tokens)
 
 
 def cold_sends(own: Sequence[Observation]) -> list[Sent]:
@@ -108,6 +114,11 @@ def answers(own: Sequence[Observation]) -> list[Sent]:
             ids = (*obs.input_ids, *obs.answer.output_ids)
             found[ids] = Sent(obs.prompt, ids, len(obs.input_ids), roles["rescore"].answer)
     return list(found.values())
+
+
+def drafts(own: Sequence[Observation]) -> list[Sent]:
+    """The answers that draft decoded alone."""
+    return [Sent(obs.prompt, ids, len(ids), obs.answer) for ids, obs in draft.drafted(own).items()]
 
 
 def _say(at: Probing, what: str) -> None:
@@ -135,6 +146,8 @@ def _ask(
         yield from in_attempts(there, PROBE, sent.group, _complete, partial(_again, there, sent), 2)
     for sent in answers(own):
         yield from in_attempts(there, PROBE, sent.group, _complete, partial(_score, there, sent, SCORED), 2)
+    for sent in drafts(own) if algorithm(facts) else ():
+        yield from in_attempts(there, PROBE, sent.group, _answered, partial(_draft, there, sent), 1)
 
 
 def _recall(
@@ -142,24 +155,26 @@ def _recall(
 ) -> Iterator[Event]:
     """Copy what the reference told of the same ids; score here what it generated from the same prompts."""
     copied = {(obs.role, tuple(obs.input_ids)) for obs in known}
-    wanted = {sent.ids: sent for sent in cold_sends(own)}
+    wanted = {role: {sent.ids for sent in cold_sends(own)} for role in COLD}
+    wanted[DRAFTED] = {sent.ids for sent in drafts(own)}
     generated = answers(own)
     prompts = {sent.ids[: sent.prompt_tokens] for sent in generated}
     scored_here = {sent.ids for sent in generated}
     for told in reference.told:
         start = len(told.ids) - len(told.answer.scored)
-        of_this_run = told.ids in wanted if told.role in COLD else told.ids[:start] in prompts
+        of_this_run = told.ids in wanted[told.role] if told.role in wanted else told.ids[:start] in prompts
         if not of_this_run:
             continue
         if (told.role, told.ids) not in copied:
             at.session.recorder.add(_copy(at, reference, told))
         if told.role == SCORED[0] and told.ids not in scored_here:
             sent = Sent(told.prompt, told.ids, start, told.answer)
-            yield from in_attempts(at, PROBE, sent.group, _scored, partial(_score, at, sent, SCORED[:1]), 1)
+            yield from in_attempts(at, PROBE, sent.group, _answered, partial(_score, at, sent, SCORED[:1]), 1)
 
 
 def _copy(at: Probing, reference: Reference, told: Told) -> Observation:
-    cold = told.role in COLD
+    cells = {**dict.fromkeys(COLD, f"L={len(told.ids)}"), DRAFTED: ACCEPTANCE}
+    new = {**dict.fromkeys(COLD, 1), DRAFTED: len(told.answer.output_ids)}
     return Observation(
         order=at.session.next_order(),
         arm=ARM,
@@ -169,11 +184,11 @@ def _copy(at: Probing, reference: Reference, told: Told) -> Observation:
         length=len(told.ids),
         sent_at=0.0,
         answer=told.answer,
-        cell=f"L={len(told.ids)}" if cold else DECODE,
+        cell=cells.get(told.role, DECODE),
         prompt=told.prompt,
         group=Sent(told.prompt, told.ids, 0, told.answer).group,
         input_ids=list(told.ids),
-        max_new_tokens=1 if cold else 0,
+        max_new_tokens=new.get(told.role, 0),
     )
 
 
@@ -181,7 +196,7 @@ def _complete(sent: Sequence[Observation]) -> bool:
     return sum(not obs.answer.failed for obs in sent) == 2
 
 
-def _scored(sent: Sequence[Observation]) -> bool:
+def _answered(sent: Sequence[Observation]) -> bool:
     return any(not obs.answer.failed for obs in sent)
 
 
@@ -202,6 +217,21 @@ def _again(at: Probing, sent: Sent, attempt: int) -> Iterator[Observation]:
             expected_cached=0,
             keep_ids=True,
         )
+
+
+def _draft(at: Probing, sent: Sent, attempt: int) -> Iterator[Observation]:
+    """The prompt alone, decoded as far as draft does."""
+    namespace = at.session.namespace(PROBE, sent.group, attempt, DRAFTED)
+    yield at.send(
+        PROBE,
+        DRAFTED,
+        at.request(sent.ids, namespace, at.plan.draft.tokens, ignore_eos=True),
+        cell=ACCEPTANCE,
+        prompt=sent.prompt,
+        group=sent.group,
+        attempt=attempt,
+        keep_ids=True,
+    )
 
 
 def _score(at: Probing, sent: Sent, roles: Sequence[str], attempt: int) -> Iterator[Observation]:

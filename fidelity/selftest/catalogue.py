@@ -5,6 +5,7 @@ from typing import Any
 
 from fidelity.diagnosis.explanations import (
     BOUNDARY,
+    COMMON,
     CROSS_TALK,
     DECODE,
     DRAFT,
@@ -23,6 +24,8 @@ TAIL_1 = r"resend L=193 tail=1"
 
 FEW: dict[str, Any] = {"prompts": {"count": 6}}
 """Of --quick, where every prompt is corrupt or none proves anything."""
+MORE: dict[str, Any] = {"prompts": {"count": 12}}
+"""Of --quick, where few prompts show it or the logprobs move and no token flips."""
 
 HITS: dict[str, Any] = {
     "probes": ["resend", "checkpoint", "decode"],
@@ -32,7 +35,7 @@ HITS: dict[str, Any] = {
 """Cached re-sends at the suspect tail and a control, prefixes from one checkpoint, a short decode."""
 
 SENDS: dict[str, Any] = {**HITS, "probes": ["resend"]}
-WIDE: dict[str, Any] = {**HITS, "resend": {"suspects": [1, 2, 3, 4], "controls": [33]}}
+WIDE: dict[str, Any] = {**HITS, "resend": {"suspects": [1, 4], "controls": [33]}}
 KV_MODEL: dict[str, Any] = {"target": {"profile": "quiz-kv"}}
 RECALL: dict[str, Any] = {"prompts": {"families": ["recall"]}}
 LONG_DECODE: dict[str, Any] = {"decode": {"prompts": 6, "tokens": 768, "sampling": False}}
@@ -88,7 +91,7 @@ FAULTS = (
     ),
     Row("split-k-nan in decode", "split-k-nan", "fault", ("F02", "F03"), "decode T=0", ONE_TOKEN, DECODED),
     Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
-    Row("wrong-token-checkpoint", "wrong-token-checkpoint", "fault", ("F06",), TAIL_1, STATE, HITS),
+    Row("wrong-token-checkpoint", "wrong-token-checkpoint", "fault", ("F06",), TAIL_1, STATE, HITS, MORE),
     Row(
         "stale-conv",
         "stale-conv",
@@ -97,11 +100,12 @@ FAULTS = (
         TAIL_1,
         STATE,
         _with(HITS, {"target": {"profile": "random"}}),
+        MORE,
     ),
     Row("ragged-state", "ragged-state", "fault", ("F08",), "batch ragged fill", FILLED_TOGETHER, BATCHES),
     Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS, FEW),
-    Row("no-state", "no-state", "fault", ("F11", "F12"), TAIL_1, STATE, HITS),
-    Row("no-state, code word", "no-state", "fault", ("F12",), TAIL_1, STATE, _with(HITS, RECALL)),
+    Row("no-state", "no-state", "fault", ("F11", "F12"), TAIL_1, STATE, HITS, FEW),
+    Row("no-state, code word", "no-state", "fault", ("F12",), TAIL_1, STATE, _with(HITS, RECALL), FEW),
     Row("nan-null", "nan-null", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
     Row("nan-500", "nan-500", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
     Row("nan-clamped", "nan-clamped", "fault", ("F13", "F23"), f"{TAIL_1}: .*not a number", STATE, HITS, FEW),
@@ -123,8 +127,9 @@ FAULTS = (
         "resend L=195 tail=3",
         KV,
         _with(HITS, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
+        MORE,
     ),
-    Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, _with(HITS, KV_MODEL)),
+    Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, _with(HITS, KV_MODEL), FEW),
     Row(
         "kv-scale-decode",
         "kv-scale-decode",
@@ -142,7 +147,7 @@ FAULTS = (
         "(resend L=|checkpoint from 192)",
         DRIFT,
         HITS,
-        {"prompts": {"count": 16}},
+        {"prompts": {"count": 16}, "resend": {"hits": 2}},
         "drift:after=40",
     ),
     Row(
@@ -154,11 +159,20 @@ FAULTS = (
         CROSS_TALK,
         BATCHES,
     ),
-    Row("chunk-boundary", "chunk-boundary", "fault", ("F21",), "resend L=129 tail=1", BOUNDARY, CHUNKED),
-    Row("long-prefill", "long-prefill:tokens=200", "fault", ("F04",), "decode T=0", BOUNDARY, LONG, LONGER),
+    Row("chunk-boundary", "chunk-boundary", "fault", ("F21",), "resend L=129 tail=1", BOUNDARY, CHUNKED, FEW),
+    Row(
+        "long-prefill",
+        "long-prefill:tokens=200",
+        "fault",
+        ("F04",),
+        "decode T=0",
+        BOUNDARY,
+        LONG,
+        _with(FEW, LONGER),
+    ),
     Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED),
     Row("decode-after, speculative", "decode-after", "fault", ("F22",), "draft output", DECODE, DRAFTS),
-    Row("shifted-logprobs", "shifted-logprobs", "fault", ("F25",), "decode T=0", QUOTED, HITS),
+    Row("shifted-logprobs", "shifted-logprobs", "fault", ("F25",), "decode T=0", QUOTED, HITS, FEW),
     Row(
         "shifted-logprobs in re-sends",
         "shifted-logprobs",
@@ -167,8 +181,19 @@ FAULTS = (
         "screening: .*not the top",
         QUOTED,
         SENDS,
+        FEW,
     ),
-    Row("zeroed-state under jitter", "zeroed-state,hit-jitter", "fault", ("F09", "F27"), TAIL_1, STATE, HITS),
+    Row("shard-logprobs", "shard-logprobs", "fault", ("F25",), r"L=193 cold: .*above 1", QUOTED, SENDS, FEW),
+    Row(
+        "zeroed-state under jitter",
+        "zeroed-state,hit-jitter",
+        "fault",
+        ("F09", "F27"),
+        TAIL_1,
+        STATE,
+        HITS,
+        FEW,
+    ),
 )
 
 SHARED = "L=193 tail=1: .*wrong even cold at 193 tokens and right at"
@@ -183,8 +208,18 @@ BLIND_PAIRS = (
         SHARED,
         ONE_TOKEN,
         HITS,
+        FEW,
     ),
-    Row("split-cold, split-k-nan", "split-cold,split-k-nan", "blind pair", ("F02",), SHARED, ONE_TOKEN, HITS),
+    Row(
+        "split-cold, split-k-nan",
+        "split-cold,split-k-nan",
+        "blind pair",
+        ("F02",),
+        SHARED,
+        ONE_TOKEN,
+        HITS,
+        FEW,
+    ),
     Row(
         "split-cold, sanitised NaN, one length",
         "split-cold,split-k-nan,nan-uniform:rate=0",
@@ -193,24 +228,37 @@ BLIND_PAIRS = (
         "L=193 cold: .*flat row",
         "",
         ONE_LENGTH,
+        FEW,
     ),
 )
 """The last has no other length to compare with: an absolute rule is all there is."""
 
 FOR_A_REFERENCE = (
-    Row("all-wrong", "all-wrong", "reference", ("F05",), "", "", HITS),
+    Row(
+        "all-wrong", "all-wrong", "reference", ("F05",), "L=193 cold against the reference", COMMON, HITS, FEW
+    ),
     Row(
         "long-prefill of hits",
         "long-prefill:tokens=200",
         "reference",
         ("F04",),
-        "",
-        "",
+        "L=225 cold against the reference",
+        BOUNDARY,
         SENDS,
+        FEW,
     ),
-    Row("draft", "draft", "reference", ("F02", "F22"), "", "", DRAFTS),
+    Row(
+        "draft",
+        "draft",
+        "reference",
+        ("F02", "F22"),
+        "acceptance against the reference",
+        DRAFT,
+        _with(DRAFTS, KV_MODEL),
+    ),
 )
-"""What no cell of one server can tell from a healthy one: cold and cached answers share it."""
+"""What no cell of one server can tell from a healthy one: cold and cached answers share it. Each is held
+against the same plan's run on a healthy server."""
 
 VACUOUS = (
     Row("never-hits", "never-hits", "vacuous", ("F26",), "no hit: cached_tokens 0", "", SENDS, FEW),

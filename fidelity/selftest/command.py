@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ from fidelity.selftest.row import Row
 from fidelity.selftest.run import Outcome, Task, from_json, to_json
 from fidelity.selftest.summary import Line, caught_enough, summarise
 from fidelity.selftest.table import as_markdown, as_text
+from fidelity.verdicts import COULD_NOT_RUN
 
 
 @dataclass(frozen=True)
 class Options:
     """`faults` are names of rows or of kinds of fault, all rows where there are none; `seeds` of every row,
-    `control_seeds` of the negative controls; `output` is the Markdown file, beside which the finished runs
-    are kept."""
+    `control_seeds` of the negative controls; `output` is the Markdown file, `state` the JSONL file that keeps
+    the finished runs, beside the output where it is not named."""
 
     faults: Sequence[str] = ()
     quick: bool = False
@@ -35,28 +37,59 @@ class Options:
     rates: Sequence[float] = (1.0,)
     jobs: int = 1
     output: Path | None = None
+    state: Path | None = None
 
 
 def selftest(options: Options, console: Console) -> int:
     """The exit code: 0 when all is as it must be, 10 when not, 130 when interrupted. Raises UsageError."""
     rows = choose(options.faults)
-    done = Done(options.output)
+    output = options.output
+    done = Done(options.state or (None if output is None else output.with_suffix(".jsonl")))
     interrupted = False
     with _interrupts(), Progress(console) as progress:
         try:
-            for tasks in _waves(rows, options, done):
-                progress.begin(len(tasks))
-                for outcome in outcomes(tasks, options.jobs):
-                    done.add(outcome)
-                    progress.advance(outcome)
+            _run(rows, options, done, progress)
         except KeyboardInterrupt:
             interrupted = True
-    found = done.of(rows, options)
+    found = done.of([task for rate in _rates(options) for task in _tasks(rows, options, rate)])
     lines = summarise(rows, found)
     sys.stdout.write(as_text(lines, found))
-    if options.output is not None:
-        _write(options.output, as_markdown(lines, found, _command()))
+    if interrupted:
+        sys.stdout.write("INTERRUPTED: the table is not complete; the same command goes on from there\n")
+    elif output is not None:
+        _write(output, as_markdown(lines, found, _command()))
     return INTERRUPTED if interrupted else PASS if holds(lines) else FAIL
+
+
+def _run(rows: Sequence[Row], options: Options, done: "Done", progress: Progress) -> None:
+    """The rates from the largest down, of each row to the first at which too few seeds are caught; there the
+    rest of the seeds is left out."""
+    for rate in _rates(options):
+        tasks = _tasks(rows, options, rate)
+        missed = Counter(one.row for one in done.of(tasks) if not one.holds)
+        waiting = [task for task in tasks if task not in done]
+        progress.begin(len(waiting))
+        for outcome in outcomes(_worth(waiting, missed, options, progress), options.jobs):
+            done.add(outcome)
+            missed[outcome.row] += not outcome.holds
+            progress.advance(outcome)
+        rows = [row for row in rows if row.takes_rate and not _lost(row, missed, options)]
+
+
+def _worth(
+    tasks: Sequence[Task], missed: Counter[str], options: Options, progress: Progress
+) -> Iterator[Task]:
+    """Those that can still change what becomes of their rate: all of them at rate 1."""
+    for task in tasks:
+        if task.rate < 1 and _lost(task.row, missed, options):
+            progress.begin(-1)
+        else:
+            yield task
+
+
+def _lost(row: Row, missed: Counter[str], options: Options) -> bool:
+    seeds = _seeds(row, options)
+    return not caught_enough(seeds - missed[row.name], seeds)
 
 
 def choose(names: Sequence[str]) -> list[Row]:
@@ -73,14 +106,14 @@ def choose(names: Sequence[str]) -> list[Row]:
 
 def holds(lines: Sequence[Line]) -> bool:
     """Is every row that decides as it must be, in all its runs at rate 1?"""
-    return all(line.held == line.runs for line in lines if line.row.group != "reference")
+    return all(line.held == line.runs for line in lines)
 
 
 class Done:
-    """The finished runs, kept in a JSONL file beside the output, if there is one. Raises ResultsError."""
+    """The finished runs, kept in a JSONL file, if there is one. Raises ResultsError."""
 
-    def __init__(self, output: Path | None) -> None:
-        self._path = None if output is None else output.with_suffix(".jsonl")
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._known: dict[str, Outcome] = {}
         if self._path is None or not self._path.exists():
             return
@@ -91,7 +124,7 @@ class Done:
             except (ValueError, TypeError, KeyError) as exc:
                 raise ResultsError(
                     f"{self._path} line {number} is no finished run of this version: {exc}",
-                    "name another --output, or delete the file",
+                    "name another --state, or delete the file",
                 ) from exc
             self._known[outcome.key] = outcome
 
@@ -99,9 +132,10 @@ class Done:
         return task.key in self._known
 
     def add(self, outcome: Outcome) -> None:
-        """Keep it, on disk before anything else is done."""
+        """Keep it, on disk before anything else is done. One that could not run is tried again another
+        time."""
         self._known[outcome.key] = outcome
-        if self._path is None:
+        if self._path is None or outcome.state == COULD_NOT_RUN:
             return
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -109,24 +143,10 @@ class Done:
         except OSError as exc:
             raise ResultsError(f"cannot write {self._path}: {exc.strerror}") from exc
 
-    def of(self, rows: Sequence[Row], options: Options) -> list[Outcome]:
-        """Those of the tasks that these options ask for, in their order."""
-        keys = (task.key for rate in _rates(options) for task in _tasks(rows, options, rate))
+    def of(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Those of the tasks, in their order."""
+        keys = [task.key for task in tasks]
         return [self._known[key] for key in keys if key in self._known]
-
-
-def _waves(rows: Sequence[Row], options: Options, done: Done) -> Iterator[list[Task]]:
-    """The tasks of each rate, largest first; a row missed at one rate is not tried at smaller ones."""
-    for rate in _rates(options):
-        tasks = _tasks(rows, options, rate)
-        yield [task for task in tasks if task not in done]
-        found = [one for one in done.of(rows, options) if one.rate == rate]
-        rows = [row for row in rows if row.takes_rate and _caught(row, found)]
-
-
-def _caught(row: Row, outcomes: Sequence[Outcome]) -> bool:
-    own = [one.holds for one in outcomes if one.row == row.name]
-    return caught_enough(sum(own), len(own))
 
 
 def _rates(options: Options) -> list[float]:
@@ -134,11 +154,13 @@ def _rates(options: Options) -> list[float]:
 
 
 def _tasks(rows: Sequence[Row], options: Options, rate: float) -> list[Task]:
+    """Seed by seed, so that a row whose rate is missed costs few runs."""
+    seeds = max((_seeds(row, options) for row in rows), default=0)
     return [
         Task(row, seed, rate, options.quick)
+        for seed in range(seeds)
         for row in rows
-        if rate == 1 or row.takes_rate
-        for seed in range(_seeds(row, options))
+        if (rate == 1 or row.takes_rate) and seed < _seeds(row, options)
     ]
 
 

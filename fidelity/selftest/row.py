@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from fidelity import plan as plans
@@ -12,17 +13,26 @@ from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, RunVerdict
 
 Group = Literal["fault", "blind pair", "reference", "vacuous", "control"]
 """`fault`: must fail; `blind pair`: cold and hit share a fault, must fail or be inconclusive for that reason;
-`reference`: nothing on one server can show it, only --reference; `vacuous`: proves nothing, must be
-inconclusive; `control`: healthy, must pass."""
+`reference`: nothing on one server can show it, held against a healthy one it must fail; `vacuous`: proves
+nothing, must be inconclusive; `control`: healthy, must pass."""
+
+MUST_FAIL: tuple[Group, ...] = ("fault", "blind pair", "reference")
+
+FULL: dict[str, Any] = {
+    "prompts": {"count": 20},
+    "resend": {"warmup_sends": 4, "warmup_tokens": 16},
+    "thresholds": {"max_rate": 0.15},
+}
+"""What every plan begins with: fewer prompts than a default run, as there are thousands of runs."""
 
 SMALL: dict[str, Any] = {
-    "prompts": {"count": 12},
-    "resend": {"warmup_sends": 4, "warmup_tokens": 16},
+    "prompts": {"count": 9},
+    "resend": {"hits": 1, "warmup_sends": 2, "warmup_tokens": 8},
     "checkpoint": {"prompts": 3},
     "decode": {"prompts": 4, "tokens": 96, "sampling": False},
     "draft": {"prompts": 6, "tokens": 32},
     "batch": {"sizes": (1, 2, 4), "rounds": 4, "tokens": 2, "ragged": 4},
-    "thresholds": {"max_rate": 0.25, "coarse_rate": 0.65},
+    "thresholds": {"max_rate": 0.3, "coarse_rate": 0.65},
 }
 """What --quick lays over a plan: about as few prompts as can still pass, and rates to match."""
 
@@ -47,7 +57,7 @@ class Row:
     @property
     def takes_rate(self) -> bool:
         """Can it be made to corrupt some prompts only?"""
-        return self.group in ("fault", "blind pair") and any("rate" in kind.keys for kind in self._kinds)
+        return self.group in MUST_FAIL and any("rate" in kind.keys for kind in self._kinds)
 
     def spec(self, rate: float, *, quick: bool = False) -> str:
         """The engine's --fault at a share of prompts."""
@@ -57,14 +67,29 @@ class Row:
         parts = zip(fault.split(","), self._kinds, strict=True)
         return ",".join(f"{part}:rate={rate:g}" if "rate" in kind.keys else part for part, kind in parts)
 
-    def run_plan(self, seed: int, rate: float, *, quick: bool) -> RunPlan:
-        """The plan of one run of this row. Raises PlanError."""
-        target = {"kind": "embedded", "fault": self.spec(rate, quick=quick)}
-        own = {"seed": seed, "name": self.name, "target": target}
-        data = plans.merge(self.plan, own)
+    def run_plan(
+        self, seed: int, rate: float, *, quick: bool, healthy: bool = False, reference: Path | None = None
+    ) -> RunPlan:
+        """The plan of one run of this row; `healthy`: that of the server that it is held against, by its
+        `reference`. Raises PlanError."""
+        fault = "none" if healthy else self.spec(rate, quick=quick)
+        own: dict[str, Any] = {"seed": seed, "name": self.name}
+        own["target"] = {"kind": "embedded", "fault": fault}
+        if reference is not None:
+            own["reference"] = str(reference)
+        data = plans.merge(plans.merge(FULL, self.plan), own)
         if quick:
             data = plans.merge(plans.merge(data, SMALL), self.small)
+        if rate < 1:
+            data["skip"] = self._needless
         return plans.build(data, f"selftest, {self.name}")
+
+    @property
+    def _needless(self) -> list[str]:
+        """Probes of the plan that only the diagnosis needs, or other cells than the one it names."""
+        probes = self.plan["probes"]
+        named = [name for name in probes if re.search(rf"\b{name}\b", self.names)]
+        return [name for name in probes if named and name not in named]
 
     def holds(self, verdict: RunVerdict, rate: float = 1.0) -> bool:
         """Is the verdict the one that this row must have? Of a fault at a smaller rate, whichever cell fails
@@ -74,7 +99,7 @@ class Row:
         return {
             "fault": self._caught(verdict),
             "blind pair": self._caught(verdict) or self._says(verdict, INCONCLUSIVE),
-            "reference": verdict.state in (PASS, INCONCLUSIVE),
+            "reference": self._caught(verdict),
             "vacuous": self._says(verdict, INCONCLUSIVE),
             "control": verdict.state == PASS,
         }[self.group]

@@ -15,8 +15,10 @@ from fidelity.errors import FidelityError
 from fidelity.judge import judge
 from fidelity.manifest import Manifest
 from fidelity.observations import read
+from fidelity.plan import RunPlan
 from fidelity.runner import OBSERVATIONS
 from fidelity.runner import run as run_plan
+from fidelity.selftest.machine import machine, sources
 from fidelity.selftest.row import Row
 from fidelity.verdicts import COULD_NOT_RUN, RunVerdict
 
@@ -44,7 +46,7 @@ class Task:
 class Outcome:
     """What came of a task. `holds`: the verdict is the one that the row must have; `diagnoses` are the
     hypotheses of the first rank; `seconds` are of the wall clock, `cpu` those of this process and the
-    server."""
+    server; `machine` and `sources` say where and of what it was run."""
 
     key: str
     row: str
@@ -58,6 +60,8 @@ class Outcome:
     requests: int
     seconds: float
     cpu: float
+    machine: str
+    sources: str
 
     def line(self) -> str:
         """For a log: `split-k-nan, seed 0, rate 1: fail, resend L=193 tail=1 (141 requests, 5.2 s)`."""
@@ -83,7 +87,15 @@ def run(task: Task) -> Outcome:
 
 def record(task: Task, folder: Path) -> Manifest:
     """Run the plan of a task and leave its record in `folder`, unjudged. Raises FidelityError."""
-    plan = task.row.run_plan(task.seed, task.rate, quick=task.quick)
+    if task.row.group != "reference":
+        return _recorded(task.row.run_plan(task.seed, task.rate, quick=task.quick), folder)
+    healthy = folder / "healthy"
+    healthy.mkdir()
+    _recorded(task.row.run_plan(task.seed, 1.0, quick=task.quick, healthy=True), healthy)
+    return _recorded(task.row.run_plan(task.seed, task.rate, quick=task.quick, reference=healthy), folder)
+
+
+def _recorded(plan: RunPlan, folder: Path) -> Manifest:
     run_id = f"selftest-{os.getpid()}-{next(_numbers)}"
     manifest = Manifest(run_id, time.strftime("%Y-%m-%dT%H:%M:%S%z"), plan)
     for _ in run_plan(manifest, folder):
@@ -119,6 +131,8 @@ def _outcome(
         requests=requests,
         seconds=round(seconds, 2),
         cpu=round(cpu, 2),
+        machine=machine(),
+        sources=sources(),
     )
 
 

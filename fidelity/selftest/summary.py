@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fidelity.selftest.row import Row
+from fidelity.selftest.row import MUST_FAIL, Row
 from fidelity.selftest.run import Outcome
 
 ENOUGH = 0.95
@@ -82,7 +82,7 @@ def _pairs(lines: Sequence[Line], outcomes: Sequence[Outcome]) -> Iterator[tuple
             continue
         if row.group == "control":
             yield NOTHING, first_diagnosis(row, one)
-        elif row.diagnosis and row.group == "fault":
+        elif row.diagnosis and row.group in MUST_FAIL:
             yield row.diagnosis, first_diagnosis(row, one)
 
 

@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from fidelity.selftest.catalogue import OUT_OF_REACH
-from fidelity.selftest.row import Group
+from fidelity.selftest.machine import version_of
+from fidelity.selftest.row import MUST_FAIL, Group
 from fidelity.selftest.run import Outcome
 from fidelity.selftest.summary import ENOUGH, NOTHING, Line, confusion
 
 HEADS = ("server", "stands for", "seen by", "verdict", "requests", "seconds", "first diagnosis", "least rate")
-SIMULATED = "SIMULATED: the embedded engine, a small model in NumPy; not a result of any real server or GPU."
+SIMULATED = (
+    "SIMULATED: the embedded engine, simulated faults in a small model in NumPy; not a result of any real "
+    "server or GPU."
+)
 
 TITLES: dict[Group, str] = {
     "fault": "Faults, which must fail",
     "blind pair": "Blind pairs: cold and hit share the fault",
-    "reference": "Needs --reference: nothing on one server tells it from a healthy one",
+    "reference": "Needs --reference: held against a healthy server's run of the same plan, must fail",
     "vacuous": "Vacuous servers, which must be inconclusive for the reason given",
     "control": "Negative controls, which must pass",
 }
@@ -43,7 +47,7 @@ def as_text(lines: Sequence[Line], outcomes: Sequence[Outcome]) -> str:
 
 def as_markdown(lines: Sequence[Line], outcomes: Sequence[Outcome], command: str) -> str:
     """The table, the totals, and the confusion table of the diagnoses, with the command that made them."""
-    text = ["# What the probes catch", "", SIMULATED, "", "```sh", command, "```", ""]
+    text = ["# What the probes catch", "", SIMULATED, "", "```sh", command, "```", "", *_made(outcomes), ""]
     text += [f"- {line}" for line in (*totals(lines, outcomes), *_wrong(lines))]
     for title, group in _grouped(lines):
         text += ["", f"## {title}", "", _piped(HEADS), _piped(["---"] * len(HEADS))]
@@ -64,6 +68,7 @@ def _totals(lines: Sequence[Line], outcomes: Sequence[Outcome]) -> Iterator[str]
     for group, said in (
         ("fault", "faults caught"),
         ("blind pair", "blind pairs caught or named"),
+        ("reference", "faults caught against a reference"),
         ("vacuous", "vacuous servers inconclusive"),
         ("control", "negative controls passed"),
     ):
@@ -99,7 +104,7 @@ def _grouped(lines: Sequence[Line]) -> Iterator[tuple[str, list[Line]]]:
 
 def _cells(line: Line) -> tuple[str, ...]:
     row = line.row
-    asked = row.diagnosis and row.group == "fault"
+    asked = row.diagnosis and row.group in MUST_FAIL
     right = "" if not asked or line.runs == 1 else f" ({line.right} of {line.runs} right)"
     mark = " (not the right one)" if asked and line.runs == 1 and not line.right else ""
     return (
@@ -122,7 +127,7 @@ def _counted(verdicts: Mapping[str, int], runs: int) -> str:
 
 
 def _rate(line: Line) -> str:
-    """The smallest rate caught, with what became of the next smaller one."""
+    """The smallest rate caught, with what became of the next smaller one, under which none was run."""
     if not line.row.takes_rate or len(line.rates) == 1:
         return "-" if not line.row.takes_rate else "1" if line.smallest else "not at 1"
     least = line.smallest
@@ -130,7 +135,7 @@ def _rate(line: Line) -> str:
     said = "none" if least is None else f"{least:g}"
     if missed:
         caught, runs = line.rates[missed[0]]
-        said += f" (at {missed[0]:g}: {caught} of {runs})"
+        said += f" (at {missed[0]:g}: {caught} of {runs}; not run below)"
     return said
 
 
@@ -140,8 +145,23 @@ def _confusion(found: Mapping[str, Counter[str]]) -> Iterator[str]:
     yield _piped(["---"] * (len(given) + 1))
     for expected, counts in found.items():
         yield _piped([expected, *(str(counts[name]) if counts[name] else "" for name in given)])
+
+
+def _made(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """By what and where, and what the columns are."""
+    made = dict.fromkeys((one.sources, one.machine) for one in outcomes)
+    for source, where in made:
+        yield f"Made by {version_of(source)}, on {where}."
+    hours = sum(one.cpu for one in outcomes) / 3600
+    requests = sum(one.requests for one in outcomes)
+    yield f"{len(outcomes)} runs, {requests} requests, {hours:.1f} hours of a core."
     yield ""
-    yield f"A rate counts as caught with {ENOUGH * 100:g} % of the seeds; smaller ones are then not tried."
+    yield (
+        "A fault is seen by the cell that its line must name. Requests and seconds are medians of the runs "
+        "at rate 1, several runs at once. A rate is a share of prompts; one below 1 is run by the probe that "
+        "the line names alone, any failing cell counts, and it is caught where at least "
+        f"{ENOUGH * 100:g} % of the seeds are. Below the first rate that is not, nothing is run."
+    )
 
 
 def _piped(cells: Sequence[str]) -> str:

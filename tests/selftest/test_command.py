@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,17 @@ Made = Callable[..., list[Task]]
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Outcomes without a server: `made(holds)` says what each task comes to, and returns the tasks run."""
 
-    def make(holds: Callable[[Task], bool], stop_after: int | None = None) -> list[Task]:
+    def make(holds: Callable[[Task], bool], stop_after: int | None = None, state: str = "fail") -> list[Task]:
         seen: list[Task] = []
 
-        def outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+        def outcomes(tasks: Iterable[Task], jobs: int) -> Iterator[Outcome]:
             for task in tasks:
                 if len(seen) == stop_after:
                     raise KeyboardInterrupt
                 seen.append(task)
                 own: dict[str, Any] = {"caught_by": "", "reason": "made up", "diagnoses": ()}
-                own |= {"requests": 1, "seconds": 0.1, "cpu": 0.1}
-                yield Outcome(task.key, task.row.name, task.seed, task.rate, "fail", holds(task), **own)
+                own |= {"requests": 1, "seconds": 0.1, "cpu": 0.1, "machine": "", "sources": ""}
+                yield Outcome(task.key, task.row.name, task.seed, task.rate, state, holds(task), **own)
 
         monkeypatch.setattr(command, "outcomes", outcomes)
         return seen
@@ -75,16 +75,11 @@ def call(*names: str, **given: Any) -> int:
     return selftest(Options(faults=names, **given), Console(stderr=True))
 
 
-@pytest.mark.parametrize("missed", ["split-k", "healthy", "null-counts", "split-cold, split-k-nan"])
+@pytest.mark.parametrize("missed", ["split-k", "healthy", "null-counts", "split-cold, split-k-nan", "draft"])
 def test_one_row_that_does_not_hold_is_exit_10(made: Made, missed: str) -> None:
     made(lambda task: task.row.name != missed)
     assert call() == 10
     made(lambda task: True)
-    assert call() == 0
-
-
-def test_what_needs_a_reference_decides_nothing(made: Made) -> None:
-    made(lambda task: task.row.group != "reference")
     assert call() == 0
 
 
@@ -97,18 +92,45 @@ def test_a_row_missed_at_one_rate_is_not_tried_at_smaller_ones(made: Made) -> No
     assert [rate for name, rate in tried if name == "healthy"] == [1]
 
 
+def test_a_rate_is_left_as_soon_as_too_many_seeds_are_missed(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = made(lambda task: task.rate > 0.5 or task.seed not in (3, 4))
+    assert call("split-k", rates=(1, 0.5, 0.2), seeds=20) == 0
+    assert [task.seed for task in seen if task.rate == 0.5] == [0, 1, 2, 3, 4]
+    assert not [task for task in seen if task.rate == 0.2]
+    assert "1 (at 0.5: 3 of 5; not run below)" in capsys.readouterr().out
+    made(lambda task: task.rate > 0.5 or task.seed != 3)
+    assert call("split-k", rates=(1, 0.5), seeds=20) == 0
+    assert "  0.5\n" in capsys.readouterr().out
+
+
+def test_a_run_that_could_not_run_is_tried_again(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "state.jsonl"
+    made(lambda task: False, state="could not run")
+    assert call("split-k", state=path) == 10
+    seen = made(lambda task: True)
+    assert call("split-k", state=path) == 0
+    assert len(seen) == 1
+    assert len(path.read_text().splitlines()) == 1
+
+
 def test_an_interrupted_table_keeps_what_is_done(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "table.md"
     made(lambda task: True, stop_after=2)
     assert call("split-k", "no-state", output=path, seeds=2) == 130
-    assert "2 of 2 runs of 1 servers" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 of 2 runs of 2 servers" in said
+    assert "INTERRUPTED" in said
+    assert not path.exists()
     with path.with_suffix(".jsonl").open("a") as file:
         file.write('{"key": "torn')
     seen = made(lambda task: True)
     assert call("split-k", "no-state", output=path, seeds=2) == 0
-    assert {task.row.name for task in seen} == {"no-state"}
+    assert {(task.row.name, task.seed) for task in seen} == {("split-k", 1), ("no-state", 1)}
+    assert path.exists()
 
 
 def test_a_name_is_a_row_or_a_kind() -> None:

@@ -1,6 +1,7 @@
 """Rows of the mutation table: their specs, their plans, and which verdicts they take."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,10 +93,23 @@ def test_a_control_must_pass_not_only_not_fail() -> None:
     assert not row.holds(verdict(INCONCLUSIVE))
 
 
-def test_what_needs_a_reference_is_not_to_fail() -> None:
+def test_what_needs_a_reference_must_fail_by_it() -> None:
     row = BY_NAME["all-wrong"]
-    assert row.holds(verdict(PASS))
+    cell = "L=193 cold against the reference"
+    assert row.holds(verdict(FAIL, "", (cell, FAIL, "moved")))
     assert not row.holds(verdict(FAIL, "", ("L=193 tail=1", FAIL, "corrupt")))
+    assert not row.holds(verdict(PASS))
+    plan = row.run_plan(0, 1.0, quick=True, reference=Path("there"))
+    assert (plan.reference, plan.target.fault) == ("there", "all-wrong")
+    assert row.run_plan(0, 1.0, quick=True, healthy=True).target.fault == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "probes"),
+    [("split-k", ("resend",)), ("drift", ("resend", "checkpoint")), ("swapped-row", ("batch",))],
+)
+def test_a_smaller_rate_is_run_by_the_probe_that_is_named(name: str, probes: tuple[str, ...]) -> None:
+    assert BY_NAME[name].run_plan(0, 0.5, quick=False).selected == probes
 
 
 def test_it_is_caught_by_the_cell_that_the_row_names() -> None:

@@ -17,7 +17,14 @@ def outcome(row: str, seed: int = 0, rate: float = 1.0, **given: Any) -> Outcome
         "caught_by": "resend L=193 tail=1",
         "reason": "why",
     }
-    own |= {"diagnoses": (), "requests": 100, "seconds": 4.0, "cpu": 3.0}
+    own |= {
+        "diagnoses": (),
+        "requests": 100,
+        "seconds": 4.0,
+        "cpu": 3.0,
+        "machine": "2 cores",
+        "sources": "ab",
+    }
     own |= given
     return Outcome(key=f"{row}{seed}{rate}", row=row, seed=seed, rate=rate, **own)
 
@@ -60,7 +67,7 @@ def test_a_healthy_server_has_no_diagnosis() -> None:
 def test_the_table_hides_nothing() -> None:
     found = [
         outcome("split-k", diagnoses=("one-token forward (M=1) kernel",)),
-        outcome("all-wrong", state="pass", caught_by="", reason="0 corrupt prompts of 12"),
+        outcome("all-wrong", diagnoses=("common to cold and hit",)),
         outcome("healthy", state="inconclusive", holds=False, caught_by="", reason="too few | prompts"),
     ]
     lines = summarise(ROWS, found)
@@ -71,6 +78,9 @@ def test_the_table_hides_nothing() -> None:
     assert "not as it must be: healthy, 1 of 1: seed 0: inconclusive: too few | prompts" in text
     assert "negative controls passed: 0 of 1" in text
     assert "fidelity selftest" in markdown
+    assert "Made by version" in markdown
+    assert "sources ab, on 2 cores." in markdown
+    assert "diagnoses right: 2 of 2 runs" in markdown
 
 
 def test_an_outcome_survives_its_file() -> None:

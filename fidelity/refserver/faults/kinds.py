@@ -156,6 +156,13 @@ KINDS: Mapping[str, Kind] = {
         "output logprobs on every path",
         RATE,
     ),
+    "shard-logprobs": Kind(
+        "the logprobs quoted are normalised over the first of `shards` parts of the vocabulary: the sum over "
+        "the ranks of tensor parallelism is left out; tokens are right",
+        ("F25",),
+        "output logprobs on every path: probabilities above 1",
+        RATE | {"shards": Key(8, 2, 64, whole=True)},
+    ),
     "all-wrong": Kind(
         "expert outputs are scaled in every layer: the same error cold, on hits and in decode",
         ("F05",),

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from ..logprobs import Row
 from ..sequence import Sequence
 from ..settings import Settings
@@ -23,9 +25,10 @@ class Replies:
         request = sequence.request
         if "no-logprobs" in self._faults:
             sequence.request = replace(request, wanted=None, prompt_from=None)
-        shifted = self._faults.get("shifted-logprobs")
-        if shifted is not None and shifted.picks(self._seed, request.ids.tobytes()):
-            sequence.quoted = self._shifted
+        for name, quoted in (("shifted-logprobs", self._shifted), ("shard-logprobs", self._of_one_shard)):
+            fault = self._faults.get(name)
+            if fault is not None and fault.picks(self._seed, request.ids.tobytes()):
+                sequence.quoted = quoted
 
     def cached(self, tokens: int) -> int | None:
         """The count of cached tokens as a reply states it, None for null."""
@@ -37,6 +40,12 @@ class Replies:
         before = logprobs if self._row is None else self._row
         self._row = logprobs
         return before
+
+    def _of_one_shard(self, logprobs: Row) -> Row:
+        first = logprobs[: len(logprobs) // int(self._faults["shard-logprobs"]["shards"])]
+        largest = first.max()
+        shown: Row = logprobs - (largest + np.log(np.exp(first - largest).sum()))
+        return shown
 
 
 def build_replies(settings: Settings) -> Replies:

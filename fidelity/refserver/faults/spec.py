@@ -40,7 +40,8 @@ def parse(spec: str) -> tuple[Fault, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"fault {twice!r} is given twice in {spec!r}.")
-    for family in (SPLIT_K, tuple(name for name in KINDS if name.startswith("nan-"))):
+    quoting = ("shifted-logprobs", "shard-logprobs")
+    for family in (SPLIT_K, quoting, tuple(name for name in KINDS if name.startswith("nan-"))):
         several = [name for name in names if name in family]
         if len(several) > 1:
             raise ValueError(f"faults {' and '.join(several)} exclude each other in {spec!r}.")

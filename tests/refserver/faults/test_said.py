@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from .conftest import HEALTHY, Engine, row
@@ -26,6 +27,19 @@ def test_shifted_logprobs_are_those_of_the_row_before(
         if index:
             assert (row(got) == row(rights[index - 1], 3)).all()
             assert distance(got, right) > 0.1
+
+
+def test_shard_logprobs_keep_their_order_and_sum_to_more_than_one(engine: Get, prompts: Prompts) -> None:
+    healthy, faulty = engine(), engine("shard-logprobs")
+    size = healthy.vocabulary // 8
+    for ids in prompts(193, number=3):
+        right, got = healthy.send(ids, new=4), faulty.send(ids, new=4)
+        assert got.output_ids == right.output_ids
+        for position in range(4):
+            before, after = row(right, position), row(got, position)
+            assert np.ptp(after - before) < 1e-3
+            assert np.exp(after[:size].astype(float)).sum() == pytest.approx(1.0, abs=1e-4)
+            assert np.exp(after.astype(float)).sum() > 1.0 + 1e-4
 
 
 def test_shifted_logprobs_leave_prompt_logprobs_alone(engine: Get, prompts: Prompts) -> None:
