@@ -139,7 +139,8 @@ def _judge_arm(
         cells = tuple(_judge_cells(evidence, record, shifts, limits, unsure_alone, plan.seed))
         cells += tuple(_judge_probes(plan, arm, record, evidence.observations, told, limits))
     state, reason = _arm_state(cells)
-    unjudged = unjudged_sends(evidence.observations)
+    flag = record.facts.get("cached_tokens_flag", "") if record else ""
+    unjudged = unjudged_sends(evidence.observations, flag)
     if state != FAIL and unjudged.broken_screens:
         state = FAIL
         reason = f"{unjudged.broken_screens} cold answers of the screening are broken: {unjudged.rule}"

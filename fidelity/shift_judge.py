@@ -147,7 +147,8 @@ def neighbour_rule(
     )
     verdict = replace(verdict, figures=(*verdict.figures, figure))
     if lower > limits.max_rate:
-        return replace(verdict, state=FAIL, reason=f"{counted}: cold and hit share the fault")
+        before = f"{verdict.reason}; " if verdict.state == FAIL else ""
+        return replace(verdict, state=FAIL, reason=f"{before}{counted}: cold and hit share the fault")
     if verdict.state == PASS and rate > limits.max_rate:
         return replace(verdict, state=INCONCLUSIVE, reason=counted)
     return verdict

@@ -18,8 +18,9 @@ class Unjudged:
     cold_start: bool
 
 
-def unjudged_sends(observations: Sequence[Observation]) -> Unjudged:
-    """Look at an arm's warm-up and screening sends."""
+def unjudged_sends(observations: Sequence[Observation], cached_tokens_flag: str = "") -> Unjudged:
+    """Look at an arm's warm-up and screening sends; `cached_tokens_flag` makes its server tell what it took
+    from the cache."""
     warmup = [obs for obs in observations if obs.role == "warmup"]
     failed = sum(obs.answer.failed for obs in warmup)
     broken = [rules for obs in warmup if (rules := broken_rules(obs.answer))]
@@ -31,6 +32,12 @@ def unjudged_sends(observations: Sequence[Observation]) -> Unjudged:
         warnings.append(
             f"{len(broken)} of {len(warmup)} warm-up answers are broken ({broken[0][0]}): the warm-up is "
             "not judged, and the decode and batch probes have to look at this server"
+        )
+    told = [obs.answer for obs in observations if obs.answer.error is None]
+    if cached_tokens_flag and told and all(answer.cached_tokens is None for answer in told):
+        warnings.append(
+            "no answer tells its cached tokens, so no hit can be shown: start the server with "
+            f"{cached_tokens_flag}"
         )
     return Unjudged(
         warnings=tuple(warnings),

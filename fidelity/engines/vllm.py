@@ -23,6 +23,7 @@ from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
 __all__ = ["answers", "call", "facts", "generate", "generate_batch", "look", "recognise", "tokenizer"]
 
 PATH = "/v1/completions"
+LONGEST_SALT = 128
 _ID = "token_id:"
 
 
@@ -77,8 +78,9 @@ def call(requests: Sequence[Request], *, single: bool) -> tuple[str, dict[str, A
 
 
 def _salt(namespace: str) -> str:
-    """vLLM takes no slash in a salt, and 128 characters at most."""
-    return hashlib.sha256(namespace.encode()).hexdigest()[:32]
+    """vLLM takes no slash and no @ in a salt, and 128 characters at most."""
+    salt = namespace.replace("/", "|").replace("@", "~")
+    return salt if len(salt) <= LONGEST_SALT else hashlib.sha256(salt.encode()).hexdigest()
 
 
 def answers(client: httpx.Client) -> bool:

@@ -2,12 +2,10 @@
 
 By causality the tokens that follow change nothing of what the prompt's last token predicts; they only put
 that token into a larger step of the prefill. So the scores of the longer prompt at that place are what the
-cold answer should be. Judged as hits are against cold: first token, JSD, mean |delta logprob|, against the
-control at the same position; what another step size moves is another kernel's rounding, so a shift has to
-exceed thresholds.elevated and elevated_move.
+cold answer should be. Judged as the hits of a cold send computed at once are: first token, then JSD and
+mean |delta logprob| against the control at the same position.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,16 +32,13 @@ def judge(
         shift_judge.measure(named, sends, floor)
         for (named, sends), (_, floor) in zip(known, cells, strict=True)
     ]
-    wide = limits.model_copy(
-        update={"least_margin": limits.elevated, "least_move": limits.elevated_move, "slack": math.inf}
-    )
-    shifts = shift_judge.find_shifts({arm: measured}, wide, seed)
+    shifts = shift_judge.find_shifts({arm: measured}, limits, seed)
     found = {}
     for (cell, _), (named, sends), size in zip(cells, known, measured, strict=True):
         if not sends.judged:
             continue
         verdict = judge_hits(arm, named, sends, tie, limits)
-        verdict = shift_judge.apply(verdict, size, shifts.get((arm, named.name), []), wide)
+        verdict = shift_judge.apply(verdict, size, shifts.get((arm, named.name), []), limits)
         found[cell.name] = replace(verdict, tail=None, examples=())
     return found
 

@@ -7,6 +7,7 @@ from fidelity.errors import UsageError, did_you_mean
 from fidelity.manifest import Manifest
 from fidelity.observations import Observation
 from fidelity.plan import Target
+from fidelity.plan_reference import ARM
 from fidelity.reproduce.case import Case
 from fidelity.reproduce.cases import Recorded, cases_of
 from fidelity.reproduce.failing import cell_name, failing_cells, first_shown
@@ -25,6 +26,7 @@ class Reproduction:
     label: str
     run_id: str
     near_tie: float
+    engine: str = "sglang"
 
 
 def find_cell(verdict: RunVerdict, name: str | None, arm: str | None) -> CellVerdict | None:
@@ -55,8 +57,18 @@ def reproduction(
     if record is None:
         return None
     own = [obs for obs in observations if obs.arm == cell.arm]
-    best = min(cases_of(cell, Recorded(plan, record, own)), key=lambda case: case.order, default=None)
+    told = [obs for obs in observations if obs.arm == ARM]
+    best = min(cases_of(cell, Recorded(plan, record, own, told)), key=lambda case: case.order, default=None)
     if best is None:
         return None
-    near_tie = plan.thresholds.near_tie
-    return Reproduction(cell, best, plan.target, record.guard, plan.seed, label, manifest.run_id, near_tie)
+    return Reproduction(
+        cell,
+        best,
+        plan.target,
+        record.guard,
+        plan.seed,
+        label,
+        manifest.run_id,
+        plan.thresholds.near_tie,
+        str(record.facts.get("engine") or "sglang"),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fidelity import errors
-from fidelity.engines import sglang
+from fidelity.engines.registry import named
 from fidelity.engines.request import Request
 from fidelity.errors import UnreachableError
 from fidelity.observations import Answer, Observation
@@ -31,12 +31,13 @@ class Replay:
 def replay(found: Reproduction, target: Target) -> Replay:
     """Send them all, one after the other. `target` says where and how, as that of an attached server. Raises
     UnreachableError, UsageError."""
+    engine = named(found.engine)
     with attach(target) as server:
 
         def send(requests: tuple[Request, ...]) -> list[Answer]:
             if len(requests) == 1:
-                return [sglang.generate(server.client, requests[0])]
-            return sglang.generate_batch(server.client, requests)
+                return [engine.generate(server.client, requests[0])]
+            return engine.generate_batch(server.client, requests)
 
         return again(found.case, send, target.url or "")
 

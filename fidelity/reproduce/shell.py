@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from fidelity.engines.sglang import request_body
+from fidelity.engines.registry import named
 from fidelity.plan import Target
 from fidelity.probes.patterns import PATTERNS
 from fidelity.report.words import quoted, readable
@@ -63,11 +63,11 @@ def _requests(found: Reproduction) -> Iterator[str]:
         yield f"# {number}. {readable(words.title(step.sends))}"
         for send in step.sends:
             row = f" row {send.row + 1} ({readable(send.prompt)})" if len(step.sends) > 1 else ""
-            right = words.expected(send, sends, near_tie)
+            right = words.expected(send, sends, near_tie, case.trusted)
             if right:
                 yield f"# expect{row}: {right}"
-            yield f"# seen{row}:   {words.seen(send, sends, near_tie)}"
-        yield _curl(found.target, step)
+            yield f"# seen{row}:   {words.seen(send, sends, near_tie, case.trusted)}"
+        yield _curl(found, step)
 
 
 def _foot(found: Reproduction, replay: str) -> Iterator[str]:
@@ -76,11 +76,12 @@ def _foot(found: Reproduction, replay: str) -> Iterator[str]:
     yield f"# send the same, and compare: {readable(replay)}"
 
 
-def _curl(target: Target, step: Step) -> str:
-    body = request_body(step.requests, single=len(step.requests) == 1)
+def _curl(found: Reproduction, step: Step) -> str:
+    target = found.target
+    path, body = named(found.engine).call(step.requests, single=len(step.requests) == 1)
     text = json.dumps(body, separators=(",", ":")).replace("'", "\\u0027")
     text = text.replace(KEY, "'\"" + KEY + "\"'")
-    words_ = ["curl", "-sS", "-w", r"'\n'", shlex.quote(f"{url_of(target)}/generate"), *_access(target)]
+    words_ = ["curl", "-sS", "-w", r"'\n'", shlex.quote(f"{url_of(target)}{path}"), *_access(target)]
     return " ".join([*words_, "-H", "'Content-Type: application/json'", "-d", f"'{text}'"])
 
 
