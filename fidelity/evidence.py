@@ -53,7 +53,8 @@ class Judged:
 def groups_of(observations: Sequence[Observation]) -> list[Group]:
     """The groups of one arm, one for each attempt that has a cold answer."""
     by_key: dict[tuple[str, int], Group] = {}
-    for obs in observations:
+    # A moved prompt is sent cold last.
+    for obs in sorted(observations, key=lambda obs: obs.role != "cold"):
         key = (obs.group, obs.attempt)
         if obs.role == "cold":
             by_key[key] = Group(obs.prompt, obs)
@@ -90,7 +91,7 @@ def missed(group: Group, hit: Observation, cell: Cell, *, structural: bool) -> s
     if hit.answer.prompt_tokens != hit.length:
         return f"prompt_tokens {hit.answer.prompt_tokens} instead of {hit.length}"
     wanted = hit.expected_cached if structural else cell.position
-    if hit.answer.cached_tokens == wanted:
+    if cell.moved or hit.answer.cached_tokens == wanted:
         return _contradicted(group, hit, cell)
     no_hit = "" if hit.answer.cached_tokens else "no hit: "
     return f"{no_hit}cached_tokens {hit.answer.cached_tokens} instead of {wanted}"

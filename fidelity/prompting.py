@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from fidelity.compare import broken_rules, covered_mass, top_probability
+from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import Engine, engine_of, meet
 from fidelity.engines.request import TOP_K
 from fidelity.errors import LengthError, NotWhatWasAskedError, UnreachableError
@@ -28,7 +29,6 @@ from fidelity.prompts.select import Prompt, choose
 from fidelity.prompts.tokenizers import ChatTokenizer, Messages, Post
 
 WARMUP_PROMPTS = 8
-RAISED_TOP_K = 200
 
 
 @dataclass
@@ -48,6 +48,7 @@ class PromptSource:
     covered: dict[str, float] = field(default_factory=dict)
     begins: dict[str, int] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    raised_top_k: int = ServerFacts.raised_top_k
     _fitted: dict[tuple[str, int], Fitted] = field(default_factory=dict)
     _encoded: dict[str, list[int]] = field(default_factory=dict)
 
@@ -126,7 +127,7 @@ class PromptSource:
         """How many logprobs to ask for: more where those of the screened answer would leave over `slack` nats
         of a JSD open, which is ln 2 times the mass that they do not cover."""
         left = math.log(2) * (1 - self.covered.get(prompt, 1.0))
-        return RAISED_TOP_K if left > slack else TOP_K
+        return self.raised_top_k if left > slack else TOP_K
 
     def take_unsure(self) -> Iterator[Prompt]:
         """Fill up with unsure prompts where too few are sure."""

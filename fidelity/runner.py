@@ -146,6 +146,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         cells = choose_cells(plan.resend, facts)
         prompts = open_prompts(plan, server.client, engine_of(facts), work.prompts)
         work.prompts = prompts
+        prompts.raised_top_k = facts.raised_top_k
         record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
         (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
         record.cells, record.tokenizer = cells, prompts.tokenizer.source

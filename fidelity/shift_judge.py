@@ -14,6 +14,7 @@ from fidelity.comparison import OTHER_TOKENS, Sends
 from fidelity.evidence import Group, not_cold
 from fidelity.plan import Thresholds
 from fidelity.probes.cells import Cell
+from fidelity.probes.moved import SHARED
 from fidelity.stats.cells import ShiftEvidence, censoring_slack, elevated, prompt_means, shift_evidence
 from fidelity.stats.equivalence import holm
 from fidelity.stats.rates import clopper_pearson
@@ -94,6 +95,8 @@ def apply(
     """The verdict of one hit cell with its shifts, censoring and elevation laid on."""
     if verdict.kind == "suspect":
         verdict = _with_shifts(verdict, shifts, limits)
+        if measured.cell.moved:
+            verdict = _with_moved_states(verdict)
     elif verdict.kind == "control":
         verdict = _with_elevation(verdict, measured, limits)
     if verdict.state == PASS and not measured.slack <= limits.slack:
@@ -181,6 +184,17 @@ def _with_shifts(verdict: CellVerdict, shifts: Sequence[Shift], limits: Threshol
             )
             verdict = replace(verdict, state=INCONCLUSIVE, reason=reason)
     return verdict
+
+
+def _with_moved_states(verdict: CellVerdict) -> CellVerdict:
+    """Of a prompt that the cache holds behind other words alone, what was served was computed with them in
+    view: however little that moved, it is no pass."""
+    moved = sum(sends for tokens, sends in verdict.cached.items() if int(tokens) > SHARED)
+    if not moved:
+        return verdict
+    served = f"{moved} of {verdict.sends} sends were served states computed behind other words"
+    state = INCONCLUSIVE if verdict.state == PASS else verdict.state
+    return replace(verdict, state=state, reason=f"{served}: {verdict.reason}")
 
 
 def _figures(shift: Shift, limits: Thresholds) -> tuple[Figure, Figure]:

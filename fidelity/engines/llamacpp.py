@@ -21,8 +21,9 @@ from fidelity.prompts.tokenizers import ChatTokenizer, Post
 
 __all__ = ["answers", "call", "facts", "generate", "generate_batch", "look", "recognise", "tokenizer"]
 
-MORE = 10
-"""So many times the top logprobs are asked for where some ids are wanted: there is no other way to ask."""
+MORE = 1000
+"""At most so many further top logprobs, else ten times as many, where some ids are wanted: none can be asked
+for by id."""
 
 _FIELDS = ["content", "tokens", "stop_type", "timings", "completion_probabilities"]
 """Of an answer: all but the prompt and the settings, which it repeats at length."""
@@ -66,7 +67,7 @@ def call(requests: Sequence[Request], *, single: bool) -> tuple[str, dict[str, A
         "prompt": prompts[0] if single else prompts,
         "n_predict": first.max_new_tokens,
         "temperature": first.temperature,
-        "n_probs": first.top_k * (MORE if first.ask else 1),
+        "n_probs": min(10 * first.top_k, first.top_k + MORE) if first.ask else first.top_k,
         "cache_prompt": not first.fresh,
         "return_tokens": True,
         "response_fields": _FIELDS,

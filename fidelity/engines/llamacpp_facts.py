@@ -17,6 +17,9 @@ from fidelity.errors import NotWhatWasAskedError
 COMPUTED = "llamacpp:prompt_tokens_total"
 WAITING = "llamacpp:requests_deferred"
 
+RAISED_TOP_K = 1000
+"""It tells as many logprobs as are asked for; these leave under 0.05 nat open of a random model's answer."""
+
 LACKS = {
     "scores": "llama.cpp gives no logprobs of prompt tokens: what it generated cannot be scored again",
     "list": "llama.cpp does not say whether the prompts of a list ran together",
@@ -71,6 +74,7 @@ def read_facts(props: Mapping[str, Any], models: Mapping[str, Any]) -> ServerFac
         strategy=PROMPT_END,
         vocab_size=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
         lacks=LACKS,
+        raised_top_k=RAISED_TOP_K,
         raw=scrub(told),
     )
 

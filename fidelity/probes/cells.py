@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fidelity.engines.facts import PROMPT_END, ServerFacts
 from fidelity.errors import PlanError
 from fidelity.plan_probes import Resend
+from fidelity.probes.moved import WORDS
 from fidelity.probes.prediction import CachePrediction
 
 THREAD_POSITION = 192
@@ -23,13 +24,15 @@ past 256, to which kernels pad a KV cache."""
 @dataclass(frozen=True)
 class Cell:
     """One condition: prompts of `length` tokens whose hit recomputes `tail` of them. `why` tells how it was
-    chosen."""
+    chosen. `moved`: the cache holds the prompt behind other words only, of which an engine that computes what
+    it says can serve nothing; whatever it serves is held against the hits of this tail."""
 
     name: str
     kind: str
     length: int
     tail: int
     why: str
+    moved: bool = False
 
     @property
     def position(self) -> int:
@@ -98,6 +101,8 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
         Cell(name=f"L={length} tail={tail}", kind=kinds[tail], length=length, tail=tail, why=why)
         for length, tail in sorted(set(pairs))
     ]
+    if facts.strategy == PROMPT_END:
+        cells += [_behind_words(cell) for cell in cells if cell.kind == "control"][:1]
     too_short = [cell for cell in cells if cell.position < grid]
     if too_short:
         raise PlanError(
@@ -105,6 +110,13 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
             f"lengths from {grid + 1} tokens up leave a checkpoint",
         )
     return cells
+
+
+def _behind_words(control: Cell) -> Cell:
+    """The condition in which an engine that moves what it has cached serves other states than the prompt's
+    own."""
+    why = f"the cache holds the prompt behind {WORDS} other tokens"
+    return Cell(f"L={control.length} moved", "suspect", control.length, control.tail, why, moved=True)
 
 
 def _ends(kinds: Mapping[int, str]) -> tuple[int, ...]:
@@ -133,6 +145,8 @@ class HitPlan:
 
 def plan_hit(cell: Cell, facts: ServerFacts, min_tail: int) -> HitPlan:
     """The shortest way to a hit of this cell, by prediction."""
+    if cell.moved:
+        return HitPlan(cell.length + WORDS, 1, own_namespace=False, reachable=True)
     if facts.strategy == PROMPT_END:
         # What an identical re-send leaves is not known, but one token it leaves again.
         return HitPlan(cell.position, 1, own_namespace=cell.tail > 1, reachable=min_tail <= cell.tail)

@@ -20,6 +20,7 @@ from fidelity.plan import RunPlan
 from fidelity.plan_probes import Resend
 from fidelity.probes import screening
 from fidelity.probes.cells import Cell, HitPlan, plan_hit
+from fidelity.probes.moved import LEAD, behind_words, led
 from fidelity.probes.part import Part
 from fidelity.probes.prediction import CachePrediction
 from fidelity.probes.probing import Probing, in_attempts
@@ -53,7 +54,8 @@ class Group:
         """One for each (prompt, length, tail): only the tail that an identical re-send leaves goes without
         saying."""
         natural = self.how.reachable and not self.how.own_namespace
-        return f"{self.prompt}@{self.cell.length}" + ("" if natural else f"-{self.cell.tail}")
+        tail = "moved" if self.cell.moved else self.cell.tail
+        return f"{self.prompt}@{self.cell.length}" + ("" if natural else f"-{tail}")
 
 
 def sends_per_group(how: HitPlan, resend: Resend, *, longer: bool = False) -> int:
@@ -82,20 +84,22 @@ def run(at: Probing) -> Iterator[Event]:
 def measure(at: Probing, cell: Cell, prompt: str, probe: str = PROBE) -> Iterator[Event]:
     """One prompt at one length."""
     plan = at.plan
-    fitted = at.prompts.fit(prompt, cell.length)
+    fitted = at.prompts.fit(prompt, cell.length - LEAD * cell.moved)
+    hits = _hits(plan.resend, cell)
     how = plan_hit(cell, at.facts, at.record.min_tail)
     top_k = at.prompts.top_k(prompt, plan.thresholds.slack)
     group = Group(prompt, fitted.answer, fitted.ids, cell, how, top_k, probe=probe)
 
     def send(attempt: int) -> Iterator[Observation | Corruption]:
         tried = replace(group, attempt=attempt)
-        return run_group(at.session, tried, plan.resend, at.record.min_tail, plan.thresholds.near_tie)
+        if cell.moved:
+            own = led(fitted.ids, at.session.namespace(group.key, attempt))
+            return _run_moved(at.session, replace(tried, ids=own), at.record.min_tail)
+        return run_group(at.session, tried, hits, at.record.min_tail, plan.thresholds.near_tie)
 
     longer = at.facts.cold_shares_step is not None
-    size = sends_per_group(how, plan.resend, longer=longer)
-    yield from in_attempts(
-        at, probe, group.key, lambda sent: complete(sent, plan.resend, longer=longer), send, size
-    )
+    size = sends_per_group(how, hits, longer=longer)
+    yield from in_attempts(at, probe, group.key, lambda sent: complete(sent, hits, longer=longer), send, size)
 
 
 def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int) -> Iterator[Part]:
@@ -104,11 +108,29 @@ def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: in
     longer = facts.cold_shares_step is not None
     for cell in cells:
         how = plan_hit(cell, facts, min_tail)
-        sends = count * sends_per_group(how, plan.resend, longer=longer)
-        short = how.seed_length * plan.resend.hits if how.own_namespace else cell.length * how.primes
+        hits = _hits(plan.resend, cell)
+        sends = count * sends_per_group(how, hits, longer=longer)
+        short = how.seed_length * (hits.hits if how.own_namespace else how.primes)
         short += longer * (cell.length + LONGER)
-        tokens = count * (cell.length * (2 + plan.resend.hits) + short)
+        tokens = count * (cell.length * (2 + hits.hits) + short)
         yield Part(f"{cell.kind} {cell.name}", sends, tokens, sends)
+
+
+def _hits(resend: Resend, cell: Cell) -> Resend:
+    """A moved prompt is served moved states once: then the cache holds it by itself."""
+    return resend.model_copy(update={"hits": 1}) if cell.moved else resend
+
+
+def _run_moved(session: Session, group: Group, min_tail: int) -> Iterator[Observation | Corruption]:
+    """The hit comes before the cold sends: those would leave the prompt's own states in a cache that an
+    engine keeps of what its slots held before."""
+    sender = _Sender(session, group, min_tail)
+    yield sender.send("seed", "moved", length=group.how.seed_length)
+    yield sender.send("hit", "moved")
+    cold = sender.send("cold", "a", predict=False)
+    yield cold
+    ask = [token for token, _ in cold.answer.top[0]] if cold.answer.top else []
+    yield sender.send("cold2", "b", ask=ask, predict=False)
 
 
 def run_group(
@@ -174,7 +196,8 @@ class _Sender:
     ) -> Observation:
         """With `behind`, those tokens follow the prompt, and are scored."""
         session, group, facts = self.session, self.group, self.session.facts
-        prompt = group.ids[: length or group.cell.length]
+        moves = group.cell.moved and role == "seed"
+        prompt = behind_words(group.ids) if moves else group.ids[: length or group.cell.length]
         ids = [*prompt, *behind] if behind else prompt
         length = len(ids)
         fresh = CachePrediction(facts.grid, facts.strategy, self.min_tail)
