@@ -75,6 +75,11 @@ class ServerFacts:
     salt: int | None = None
     """Where cold sends are told apart by a salt in the prompt: the tokens before its end, at most, which may
     come from the cache; None where the cache has namespaces."""
+    raised_top_k: int = 200
+    """Logprobs of a token to ask for where the usual number leaves too much of it open."""
+    grid_known: bool = True
+    """Does the server tell its grid? Where not, it is found by a few sends, and until then `grid` and
+    `strategy` are assumed."""
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property
