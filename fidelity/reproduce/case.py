@@ -42,13 +42,15 @@ class Step:
 @dataclass(frozen=True)
 class Case:
     """`worst`: how far its answer is off, the more the better it shows; with `by_worst` that comes before its
-    length. `about` is its prompt, where that is not its last send's."""
+    length. `about` is its prompt, where that is not its last send's; `trusted` is a reference's answer to the
+    ids of its last send, where the rule goes by that."""
 
     steps: tuple[Step, ...]
     rule: Rule
     worst: float = 0.0
     by_worst: bool = False
     about: str = ""
+    trusted: Observation | None = None
 
     @property
     def sends(self) -> tuple[Observation, ...]:

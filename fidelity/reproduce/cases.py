@@ -9,7 +9,8 @@ from fidelity.judging import exact
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan
-from fidelity.probes import draft, ragged
+from fidelity.probes import draft, ragged, reference
+from fidelity.reference import COLD, DRAFTED
 from fidelity.reproduce import rules
 from fidelity.reproduce.batches import ragged_cases, row_cases
 from fidelity.reproduce.case import Case, NoIdsError, Rule, steps_of
@@ -28,11 +29,12 @@ _PAIRED: dict[str, Callable[..., str]] = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """One arm of a run: its plan, its record and what it was sent."""
+    """One arm of a run: its plan, its record and what it was sent; and what a reference answered."""
 
     plan: RunPlan
     record: ArmRecord
     observations: Sequence[Observation]
+    told: Sequence[Observation] = ()
 
     def attempts(self, *probes: str) -> list[list[Observation]]:
         """The sends of each attempt at each group of these probes, in order."""
@@ -73,6 +75,8 @@ def _by_rule(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
         yield from _drafts(cell, of)
     elif cell.probe == exact.PROBE:
         yield from _exact(cell, of)
+    elif cell.probe == reference.PROBE:
+        yield from _referred(cell, of)
 
 
 def _by_tail(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
@@ -174,6 +178,25 @@ def _exact(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
             yield from _case([roles["cold"], roles["cold2"]], rules.identical, of)
         elif "cold" in roles and cell.name == exact.HITS:
             yield from _pairs(cell, sends, rules.identical, of)
+
+
+def _referred(cell: CellVerdict, of: Recorded) -> Iterator[Case]:
+    """A cold send, or a draft, that a reference answered too. Clean prefills of generated answers are left
+    out: it takes the reference's own to show one."""
+    drafts = cell.name == reference.ACCEPTANCE
+    role, rule = (DRAFTED, rules.drafts_less) if drafts else (COLD[0], rules.unlike)
+    told = {tuple(obs.input_ids): obs for obs in of.told if obs.role == role and not obs.answer.failed}
+    if drafts:
+        own = list(draft.drafted(of.observations).values())
+    else:
+        own = [obs for obs in of.observations if obs.probe == "resend" and obs.role == "cold"]
+    for send in own:
+        trusted = told.get(tuple(send.input_ids))
+        if trusted is not None and (drafts or send.length == cell.length):
+            size = rules.off(trusted, send) if not drafts else 1 - rules.kept_of(trusted, send)
+            by = partial(rule, trusted, of.plan.thresholds.near_tie, size * rules.AGAIN)
+            for case in _case([send], by, of):
+                yield replace(case, worst=size, by_worst=True, trusted=trusted)
 
 
 def _case(sends: Sequence[Observation | Sequence[Observation]], rule: Rule, of: Recorded) -> Iterator[Case]:

@@ -80,15 +80,15 @@ def _target(own: Target, url: str, header_file: Path | None, ca_file: Path | Non
 
 def _compare(found: Reproduction, told: Replay) -> None:
     """Each send: what it should answer, what it answered then, and now."""
-    then, now = found.case.sends, told.sends
+    then, now, trusted = found.case.sends, told.sends, found.case.trusted
     _say(f"{cell_name(found.cell)}, arm {found.cell.arm}: {found.cell.reason}")
     for before, after in zip(then, now, strict=True):
         _say(f"{words.title([before])}, {before.prompt}")
-        right = words.expected(before, then, found.near_tie)
+        right = words.expected(before, then, found.near_tie, trusted)
         if right:
             _say(f"  expected: {right}")
-        _say(f"  then:     {words.seen(before, then, found.near_tie)}")
-        _say(f"  now:      {words.seen(after, now, found.near_tie)}")
+        _say(f"  then:     {words.seen(before, then, found.near_tie, trusted)}")
+        _say(f"  now:      {words.seen(after, now, found.near_tie, trusted)}")
     if told.state == REPRODUCED:
         _say(f"REPRODUCED: {told.why}")
     else:

@@ -6,7 +6,18 @@ from pathlib import Path
 
 from fidelity.verdicts import FAIL, ArmVerdict, CellVerdict, RunVerdict
 
-PROBES = ("resend", "sweep", "checkpoint", "impact", "tasks", "decode", "batch", "draft", "exact")
+PROBES = (
+    "resend",
+    "sweep",
+    "checkpoint",
+    "impact",
+    "tasks",
+    "decode",
+    "batch",
+    "draft",
+    "exact",
+    "reference",
+)
 """Those whose failing cells a few requests show again; others compare whole arms, or times."""
 
 SCREENING = "screening"

@@ -95,6 +95,38 @@ def kept_alone(prompt: str, sends: Sequence[Observation]) -> float:
     return math.nan if alone is None or together is None else alone.length / together.length
 
 
+def unlike(trusted: Observation, near_tie: float, least: float, sends: Sequence[Observation]) -> str:
+    """The last send's first token against a reference's for the same ids; logprobs at least `least` nats away
+    count too."""
+    agreement = compare_first_token(trusted.answer, sends[-1].answer, near_tie)
+    if agreement.corrupt:
+        return f"against the reference: {why(agreement)}"
+    size = off(trusted, sends[-1])
+    if size == 0 or size < least:
+        return ""
+    return f"the logprobs lie {nats(size)} nat from the reference's (mean over the ids that both told)"
+
+
+def off(trusted: Observation, send: Observation) -> float:
+    """Mean |delta logprob| of a first token, in nats; infinite where one of them is not told."""
+    found = apart(trusted.answer, send.answer)
+    return math.inf if found is None else found.moved
+
+
+def drafts_less(trusted: Observation, near_tie: float, least: float, sends: Sequence[Observation]) -> str:
+    """The last send's draft against a reference's for the same ids, of which `least` must be lost again."""
+    kept = kept_of(trusted, sends[-1])
+    if not kept < BROKEN or 1 - kept < least:
+        return ""
+    return f"the draft keeps {kept:.2f} of the acceptance in the reference"
+
+
+def kept_of(trusted: Observation, send: Observation) -> float:
+    """Tokens a verification, of the reference's; NaN where they are not told."""
+    own, other = acceptance(send.answer), acceptance(trusted.answer)
+    return math.nan if own is None or other is None else own.length / other.length
+
+
 def identical(sends: Sequence[Observation]) -> str:
     """The last send's values against the first's, or a clean prefill's against the generated ones."""
     scored = sends[-1].role.startswith("rescore")

@@ -15,6 +15,9 @@ from fidelity.scoring import score
 _TEXT = 40
 """Characters of an answer that are shown."""
 
+_TOP = 3
+"""Logprobs of a reference's answer that are shown."""
+
 
 def title(step: Sequence[Observation]) -> str:
     """`hit, 193 tokens`; of several rows, how many."""
@@ -41,10 +44,14 @@ _NAMES = {
 }
 
 
-def expected(send: Observation, sends: Sequence[Observation], near_tie: float) -> str:
-    """What a right server answers; empty for a seed."""
+def expected(
+    send: Observation, sends: Sequence[Observation], near_tie: float, trusted: Observation | None = None
+) -> str:
+    """What a right server answers, which a reference's answer to the same ids tells; empty for a seed."""
     if send.role == "seed":
         return ""
+    if trusted is not None:
+        return _as_trusted(trusted)
     if send.role == "decode" and any(one.role == "row" for one in sends):
         return "as many tokens a verification as in the batch"
     if send.role in ("decode", "sample"):
@@ -60,7 +67,9 @@ def expected(send: Observation, sends: Sequence[Observation], near_tie: float) -
     return f"{said}; first token as when cold: {_token(cold)}"
 
 
-def seen(send: Observation, sends: Sequence[Observation], near_tie: float) -> str:
+def seen(
+    send: Observation, sends: Sequence[Observation], near_tie: float, trusted: Observation | None = None
+) -> str:
     """What came: the text, what was no number, how far from cold, cached tokens and tail."""
     answer = send.answer
     if answer.error is not None and not answer.text:
@@ -69,9 +78,11 @@ def seen(send: Observation, sends: Sequence[Observation], near_tie: float) -> st
     if sum(answer.faces.values()):
         total = sum(answer.faces.values())
         said.append(f"NaN: {total} of {answer.values} logprobs ({counted(answer.faces)})")
-    cold = _cold_of(send, sends)
+    cold = _cold_of(send, sends) if trusted is None or send.role == "decode" else trusted
     if cold is not None and send.role != "seed":
         said += _from_cold(send, cold, near_tie)
+    if trusted is not None and send.role == "cold":
+        said.append(f"logprobs {_logprobs(send)}")
     if send.role.startswith("rescore"):
         said.append(_scored(send, sends))
     told = acceptance(answer)
@@ -80,6 +91,20 @@ def seen(send: Observation, sends: Sequence[Observation], near_tie: float) -> st
     if answer.cached_tokens is not None and not send.role.startswith("rescore"):
         said.append(f"cached_tokens {answer.cached_tokens}, tail {send.tail_seen}")
     return "; ".join(said)
+
+
+def _as_trusted(trusted: Observation) -> str:
+    """A reference's recorded answer."""
+    told = acceptance(trusted.answer)
+    if told is not None:
+        return f"as the reference: {told.length:.2f} tokens a verification"
+    return f"cached_tokens 0; as the reference: {_token(trusted)}; logprobs {_logprobs(trusted)}"
+
+
+def _logprobs(send: Observation) -> str:
+    """The most likely first tokens, in nats."""
+    row = send.answer.top[0] if send.answer.top else []
+    return ", ".join(f"{token}: {value:.4g}" for token, value in row[:_TOP]) or "(none)"
 
 
 def _cold_of(send: Observation, sends: Sequence[Observation]) -> Observation | None:
