@@ -1,6 +1,7 @@
 """A server with nothing but the OpenAI chat API, in memory: the sglang in memory behind another door."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,17 @@ class FakeOpenAI(FakeSglang):
         self.bodies.append(body)
         hook = self.hooks.get(len(self.bodies))
         return (hook() if hook else None) or self._chat(body)
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Numbers digit by digit, behind a token that begins the text."""
+        apart = [
+            {
+                **turn,
+                "content": re.sub(r"(?<!\S)\d+(?!\S)", lambda found: " ".join(found[0]), turn["content"]),
+            }
+            for turn in messages
+        ]
+        return [0, *super().encode(apart)]
 
     def _chat(self, body: dict[str, Any]) -> httpx.Response:
         if body.get("top_logprobs", 0) > self.most > 0:

@@ -6,6 +6,7 @@ is measured once, in a prompt of its own, and each text only with the shortest f
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import SupportsIndex, overload
 
 from fidelity.errors import PromptError
@@ -62,11 +63,14 @@ class CountingTokenizer:
         if tools:
             raise PromptError("the length of a chat with tools is not learnt from a server's count")
         found = _split(messages)
-        if found is not None:
-            short, count, pad, pads = found
-            more, padding = self._numbers(count), self._padding(pad, pads)
+        # A word behind the filler may be the text's own, which its shortest filler has shown.
+        short = next(
+            (one for one in found if repr(one.messages) in self._known), found[-1] if found else None
+        )
+        if short is not None:
+            more, padding = self._numbers(short.count), self._padding(short.pad, short.pads)
             if more is not None and padding is not None:
-                return Counted(messages, self._size(short) + more + padding)
+                return Counted(messages, self._size(short.messages) + more + padding)
         return Counted(messages, self._size(messages))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -119,9 +123,19 @@ def _alone(text: str) -> Messages:
     return [{"role": "user", "content": text}]
 
 
-def _split(messages: Messages) -> tuple[Messages, int, str, int] | None:
-    """The messages with the shortest filler, how far theirs counts, its pad and how many; None where they
-    hold no longer one."""
+@dataclass(frozen=True)
+class _Short:
+    """`messages` with the shortest filler; that of the whole counts to `count`, with so many `pads`."""
+
+    messages: Messages
+    count: int
+    pad: str
+    pads: int
+
+
+def _split(messages: Messages) -> list[_Short]:
+    """What is left of messages without their filler, taking none to all of what can be pads behind it; empty
+    where they hold no longer filler than the shortest."""
     for place, message in enumerate(messages):
         content = message["content"]
         found = _NUMBERS.search(content)
@@ -131,7 +145,7 @@ def _split(messages: Messages) -> tuple[Messages, int, str, int] | None:
         count = next((n for n, word in enumerate(said) if word != str(n + 1)), len(said))
         rest = content[found.start() + len(filler(count)) :]
         if count < 2 or rest[:1].isdigit():
-            return None
+            return []
         pad, pads = "", 0
         for one in PADS:
             while rest.startswith(one):
@@ -140,7 +154,15 @@ def _split(messages: Messages) -> tuple[Messages, int, str, int] | None:
                 break
         # Part of a longer word is no pad.
         if rest[:1].isalpha():
-            return None
-        short = [*messages[:place], {**message, "content": content[: found.start()] + "1" + rest}]
-        return [*short, *messages[place + 1 :]], count, pad, pads
-    return None
+            return []
+        before, after = content[: found.start()], messages[place + 1 :]
+        return [
+            _Short(
+                [*messages[:place], {**message, "content": f"{before}1{pad * (pads - n)}{rest}"}, *after],
+                count,
+                pad,
+                n,
+            )
+            for n in range(pads + 1)
+        ]
+    return []

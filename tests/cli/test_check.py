@@ -55,6 +55,7 @@ class Front(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Front
 
     def do_GET(self) -> None:
