@@ -79,6 +79,9 @@ def test_a_fault_that_cold_and_hit_share_fails(fault: str, runs: Runs) -> None:
     if agreeing:
         assert (cells[SUSPECT].corrupt, cells[SUSPECT].agreement) == (0, {"same": 2 * count})
         assert cells[SUSPECT].state in ("inconclusive", "fail")
+    if fault == "nan":
+        assert "NaN in 12 sends" in cells[SUSPECT].reason
+        assert "cold and hit share the fault" in cells[SUSPECT].reason
     if fault in ("hard flip", "off-list"):
         assert cells[LONGER].corrupt == COUNTED
     if fault == "moved":
