@@ -1,8 +1,6 @@
 """The faults of the embedded engine, each with the smallest plan that catches it, and healthy and vacuous
 servers beside them. F-numbers are those of docs/embedded-engine.md."""
 
-from typing import Any
-
 from fidelity.diagnosis.explanations import (
     BOUNDARY,
     COMMON,
@@ -16,64 +14,30 @@ from fidelity.diagnosis.explanations import (
     STATE,
     kernel,
 )
-from fidelity.plan import merge
+from fidelity.selftest.plans import (
+    BATCHES,
+    CHUNKED,
+    DECODED,
+    DRAFTS,
+    EXACT,
+    FEW,
+    FEW_DECODED,
+    HITS,
+    KV_MODEL,
+    LONG,
+    LONGER,
+    MORE,
+    ONE_LENGTH,
+    RECALL,
+    SENDS,
+    WIDE,
+    guarded,
+    laid,
+)
 from fidelity.selftest.row import Row
 
 ONE_TOKEN = kernel(1).name
 TAIL_1 = r"resend L=193 tail=1"
-
-FEW: dict[str, Any] = {"prompts": {"count": 6}}
-"""Of --quick, where every prompt is corrupt or none proves anything."""
-MORE: dict[str, Any] = {"prompts": {"count": 12}}
-"""Of --quick, where few prompts show it or the logprobs move and no token flips."""
-
-HITS: dict[str, Any] = {
-    "probes": ["resend", "checkpoint", "decode"],
-    "resend": {"suspects": [1], "controls": [33]},
-    "decode": {"prompts": 6, "tokens": 384, "sampling": False},
-}
-"""Cached re-sends at the suspect tail and a control, prefixes from one checkpoint, a short decode."""
-
-SENDS: dict[str, Any] = {**HITS, "probes": ["resend"]}
-WIDE: dict[str, Any] = {**HITS, "resend": {"suspects": [1, 4], "controls": [33]}}
-KV_MODEL: dict[str, Any] = {"target": {"profile": "quiz-kv"}}
-RECALL: dict[str, Any] = {"prompts": {"families": ["recall"]}}
-LONG_DECODE: dict[str, Any] = {"decode": {"prompts": 6, "tokens": 768, "sampling": False}}
-DECODED: dict[str, Any] = {"probes": ["decode", "checkpoint"], **LONG_DECODE}
-LONGER: dict[str, Any] = {"decode": {"prompts": 4, "tokens": 1000, "sampling": False}}
-LONG: dict[str, Any] = {**HITS, **LONGER, **KV_MODEL}
-"""Answers that end past the rows that the kernel of long-prefill writes."""
-
-BATCHES: dict[str, Any] = {"probes": ["batch", "checkpoint"]}
-DRAFTS: dict[str, Any] = {"probes": ["draft"], "target": {"speculative": True}}
-CHUNKED: dict[str, Any] = {
-    "probes": ["resend", "checkpoint"],
-    "resend": {"suspects": [1], "controls": [33], "positions": [64, 128]},
-    "target": {"flags": ["--chunked-prefill-size", "128"]},
-    **RECALL,
-}
-"""Hits that resume where the second chunk of their cold send began, and before."""
-
-EXACT: dict[str, Any] = {
-    "probes": ["resend"],
-    "exact": True,
-    "prompts": {"count": 3},
-    "resend": {"suspects": [1], "controls": [33], "positions": [64], "warmup_sends": 2, "warmup_tokens": 2},
-    "thresholds": {"max_rate": 0.7},
-    "target": {"deterministic": True},
-}
-"""Slow: every token is a forward of its own."""
-
-
-def _with(base: dict[str, Any], *over: dict[str, Any]) -> dict[str, Any]:
-    for one in over:
-        base = merge(base, one)
-    return base
-
-
-def _guarded(guard: str) -> dict[str, Any]:
-    return _with(HITS, {"arms": [{"name": guard, "guard": guard}], "skip": ["decode"]})
-
 
 FAULTS = (
     Row("split-k-nan", "split-k-nan", "fault", ("F02", "F03", "F23"), TAIL_1, ONE_TOKEN, HITS, FEW),
@@ -86,10 +50,19 @@ FAULTS = (
         ("F02",),
         "resend L=196 tail=4",
         kernel(4).name,
-        _with(WIDE, {"target": {"cu": 64}}),
+        laid(WIDE, {"target": {"cu": 64}}),
         FEW,
     ),
-    Row("split-k-nan in decode", "split-k-nan", "fault", ("F02", "F03"), "decode T=0", ONE_TOKEN, DECODED),
+    Row(
+        "split-k-nan in decode",
+        "split-k-nan",
+        "fault",
+        ("F02", "F03"),
+        "decode T=0",
+        ONE_TOKEN,
+        DECODED,
+        FEW_DECODED,
+    ),
     Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
     Row("wrong-token-checkpoint", "wrong-token-checkpoint", "fault", ("F06",), TAIL_1, STATE, HITS, MORE),
     Row(
@@ -99,13 +72,13 @@ FAULTS = (
         ("F07",),
         TAIL_1,
         STATE,
-        _with(HITS, {"target": {"profile": "random"}}),
+        laid(HITS, {"target": {"profile": "random"}}),
         MORE,
     ),
     Row("ragged-state", "ragged-state", "fault", ("F08",), "batch ragged fill", FILLED_TOGETHER, BATCHES),
     Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS, FEW),
     Row("no-state", "no-state", "fault", ("F11", "F12"), TAIL_1, STATE, HITS, FEW),
-    Row("no-state, code word", "no-state", "fault", ("F12",), TAIL_1, STATE, _with(HITS, RECALL), FEW),
+    Row("no-state, code word", "no-state", "fault", ("F12",), TAIL_1, STATE, laid(HITS, RECALL), FEW),
     Row("nan-null", "nan-null", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
     Row("nan-500", "nan-500", "fault", ("F13", "F23"), f"{TAIL_1}: .*NaN", STATE, HITS, FEW),
     Row("nan-clamped", "nan-clamped", "fault", ("F13", "F23"), f"{TAIL_1}: .*not a number", STATE, HITS, FEW),
@@ -118,6 +91,7 @@ FAULTS = (
         "decode T=0: .*run of one id",
         "",
         DECODED,
+        FEW_DECODED,
     ),
     Row(
         "shared-page",
@@ -126,10 +100,10 @@ FAULTS = (
         ("F14", "F16"),
         "resend L=195 tail=3",
         KV,
-        _with(HITS, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
+        laid(HITS, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
         MORE,
     ),
-    Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, _with(HITS, KV_MODEL), FEW),
+    Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, laid(HITS, KV_MODEL), FEW),
     Row(
         "kv-scale-decode",
         "kv-scale-decode",
@@ -137,7 +111,8 @@ FAULTS = (
         ("F18",),
         "decode T=0",
         DECODE,
-        _with(DECODED, KV_MODEL),
+        laid(DECODED, KV_MODEL),
+        FEW_DECODED,
     ),
     Row(
         "drift",
@@ -168,9 +143,9 @@ FAULTS = (
         "decode T=0",
         BOUNDARY,
         LONG,
-        _with(FEW, LONGER),
+        laid(FEW, LONGER),
     ),
-    Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED),
+    Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED, FEW_DECODED),
     Row("decode-after, speculative", "decode-after", "fault", ("F22",), "draft output", DECODE, DRAFTS),
     Row("shifted-logprobs", "shifted-logprobs", "fault", ("F25",), "decode T=0", QUOTED, HITS, FEW),
     Row(
@@ -197,7 +172,6 @@ FAULTS = (
 )
 
 SHARED = "L=193 tail=1: .*wrong even cold at 193 tokens and right at"
-ONE_LENGTH: dict[str, Any] = merge(SENDS, {"resend": {"controls": []}})
 
 BLIND_PAIRS = (
     Row(
@@ -254,7 +228,7 @@ FOR_A_REFERENCE = (
         ("F02", "F22"),
         "acceptance against the reference",
         DRAFT,
-        _with(DRAFTS, KV_MODEL),
+        laid(DRAFTS, KV_MODEL),
     ),
 )
 """What no cell of one server can tell from a healthy one: cold and cached answers share it. Each is held
@@ -274,27 +248,27 @@ VACUOUS = (
         ("F26",),
         "no hit: cached_tokens 0",
         "",
-        _with(SENDS, {"target": {"strategy": "no_buffer"}}),
+        laid(SENDS, {"target": {"strategy": "no_buffer"}}),
         FEW,
     ),
 )
 
 CONTROLS = (
     Row("healthy", "none", "control", (), plan=HITS),
-    Row("healthy quiz-kv", "none", "control", (), plan=_with(HITS, KV_MODEL)),
-    Row("healthy random model", "none", "control", (), plan=_with(HITS, {"target": {"profile": "random"}})),
-    Row("healthy, noisy", "none", "control", ("F28",), plan=_with(HITS, {"target": {"noise": 0.1}})),
+    Row("healthy quiz-kv", "none", "control", (), plan=laid(HITS, KV_MODEL)),
+    Row("healthy random model", "none", "control", (), plan=laid(HITS, {"target": {"profile": "random"}})),
+    Row("healthy, noisy", "none", "control", ("F28",), plan=laid(HITS, {"target": {"noise": 0.1}})),
     Row("healthy batches", "none", "control", (), plan=BATCHES),
     Row("healthy drafts", "none", "control", (), plan=DRAFTS),
     Row("healthy chunks", "none", "control", (), plan=CHUNKED),
-    Row("deterministic", "none", "control", (), plan=EXACT, small=EXACT),
+    Row("deterministic", "none", "control", (), plan=EXACT, small=laid(EXACT, {"resend": {"controls": [2]}})),
     Row("hit-jitter", "hit-jitter", "control", ("F27",), plan=HITS),
     Row("batch-noise", "batch-noise", "control", ("F28",), plan=HITS),
     Row("batch-noise in batches", "batch-noise", "control", ("F28",), plan=BATCHES),
     Row("split-cold", "split-cold", "control", (), plan=HITS),
     Row("lying-flush", "lying-flush", "control", ("F26",), plan=HITS),
-    Row("guard splitk", "split-k-nan", "control", ("F02",), plan=_guarded("splitk")),
-    Row("guard retreat", "split-k-nan", "control", ("F02",), plan=_guarded("retreat")),
+    Row("guard splitk", "split-k-nan", "control", ("F02",), plan=guarded("splitk")),
+    Row("guard retreat", "split-k-nan", "control", ("F02",), plan=guarded("retreat")),
 )
 
 ROWS = (*FAULTS, *BLIND_PAIRS, *FOR_A_REFERENCE, *VACUOUS, *CONTROLS)

@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "prompts": {"count": 9},
     "resend": {"hits": 1, "warmup_sends": 2, "warmup_tokens": 8},
     "checkpoint": {"prompts": 3},
-    "decode": {"prompts": 4, "tokens": 96, "sampling": False},
+    "decode": {"prompts": 3, "tokens": 48, "sampling": False},
     "draft": {"prompts": 6, "tokens": 32},
     "batch": {"sizes": (1, 2, 4), "rounds": 4, "tokens": 2, "ragged": 4},
     "thresholds": {"max_rate": 0.3, "coarse_rate": 0.65},

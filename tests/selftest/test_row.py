@@ -11,14 +11,18 @@ from fidelity.selftest.catalogue import CONTROLS, FAULTS, OUT_OF_REACH, ROWS
 from fidelity.selftest.row import Row, failing
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, ArmVerdict, CellVerdict, RunVerdict
 
+from .detectors import DETECTORS
+
 BY_NAME = {row.name: row for row in ROWS}
 
 
-def verdict(state: str, reason: str = "", *cells: tuple[str, str, str]) -> RunVerdict:
-    """A run of one arm; `cells` are (name, state, reason) of the resend probe."""
+def verdict(state: str, reason: str = "", *cells: tuple[str, str, str], probe: str = "resend") -> RunVerdict:
+    """A run of one arm; `cells` are (name, state, reason) of the probe, none of them where it is the
+    screening."""
     made = tuple(
-        CellVerdict(arm="none", probe="resend", name=name, kind="suspect", state=own, reason=why)
+        CellVerdict(arm="none", probe=probe, name=name, kind="suspect", state=own, reason=why)
         for name, own, why in cells
+        if probe != "screening"
     )
     arm: dict[str, Any] = {"name": "none", "guard": "none", "baseline": False, "server": "", "cells": made}
     arm |= {"warnings": (), "replaced": (), "unsure": False, "cold_right": 0, "cold_known": 0}
@@ -122,3 +126,18 @@ def test_it_is_caught_by_the_cell_that_the_row_names() -> None:
 
 def test_a_failing_screening_has_no_cell() -> None:
     assert failing(verdict(FAIL, "cold answers are broken")) == [("screening", "cold answers are broken")]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_row_stands_on_each_detector(name: str) -> None:
+    """It takes what the judge says by the detector and nothing less; tests/selftest/test_detectors.py takes
+    each out and judges the rows again."""
+    _, row_name, cell, reason = DETECTORS[name]
+    row = BY_NAME[row_name]
+    if row.group == "vacuous":
+        assert row.holds(verdict(INCONCLUSIVE, reason))
+    else:
+        assert row.holds(verdict(FAIL, reason, (cell.partition(" ")[2], FAIL, reason), probe=cell.split()[0]))
+    assert not row.holds(verdict(PASS))
+    assert not row.holds(verdict(INCONCLUSIVE, "too few prompts"))
+    assert not row.holds(verdict(FAIL, "elsewhere", ("L=999 tail=9", FAIL, "corrupt")))
