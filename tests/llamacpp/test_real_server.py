@@ -1,0 +1,78 @@
+"""`fidelity check` against llama.cpp's own server: healthy models pass, broken and moved states do not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+POSITION = 64
+"""Where the hits resume: the shortest at which a healthy SmolLM2's differ from cold."""
+
+
+def check(url: str, folder: Path, count: int, **thresholds: float) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code of a check, and its cells by name."""
+    plan = {
+        "name": "llamacpp-tests",
+        "probes": ["resend"],
+        "prompts": {"count": count},
+        "resend": {
+            "positions": [POSITION],
+            "suspects": [1],
+            "controls": [33],
+            "hits": 1,
+            "warmup_sends": 2,
+            "warmup_tokens": 4,
+        },
+        "thresholds": {"sure": 0, "max_rate": 0.4, **thresholds},
+    }
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan), encoding="utf-8")
+    run = folder / "run"
+    command = [sys.executable, "-m", "fidelity", "check", url, "--config", str(path), "--output", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (run / "summary.json").exists(), done.stdout[-3000:] + done.stderr[-3000:]
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return done.returncode, {cell["name"]: cell for cell in summary["verdict"]["arms"][0]["cells"]}
+
+
+def test_a_healthy_dense_model_passes_though_its_hits_differ_from_cold(
+    smollm2: Path, serve: Any, tmp_path: Path
+) -> None:
+    with serve(smollm2) as url:
+        code, cells = check(url, tmp_path, 6)
+    assert (code, {cell["state"] for cell in cells.values()}) == (0, {"pass"})
+    hit = cells["L=65 tail=1"]
+    assert hit["cached"] == {str(POSITION): 6}
+    assert hit["divergences"]["jsd_lower"]["maximum"] > 0
+    assert cells["L=97 moved"]["cached"] == {"0": 6}
+
+
+def test_a_healthy_hybrid_model_passes_at_one_token_though_its_own_tail_is_four(
+    hybrid: Any, serve: Any, tmp_path: Path
+) -> None:
+    with serve(hybrid()) as url:
+        code, cells = check(url, tmp_path, 6)
+    assert (code, {cell["state"] for cell in cells.values()}) == (0, {"pass"})
+    assert cells["L=65 tail=1"]["tails"] == {"1": 6}
+
+
+def test_weights_that_are_no_number_fail(hybrid: Any, serve: Any, tmp_path: Path) -> None:
+    with serve(hybrid("--nan")) as url:
+        code, cells = check(url, tmp_path, 6)
+    assert code == 10
+    assert cells["L=65 tail=1"]["faces"]["null"] > 0
+
+
+@pytest.mark.timeout(600)
+def test_states_moved_from_behind_other_words_fail(smollm2: Path, serve: Any, tmp_path: Path) -> None:
+    with serve(smollm2, "n_cache_reuse=16", "cache_ram_mib=0") as url:
+        code, cells = check(url, tmp_path, 9, alpha=0.02)
+    assert code == 10
+    moved = cells["L=97 moved"]
+    assert (moved["state"], moved["cached"]) == ("fail", {"96": 9})
+    assert "behind other words" in moved["reason"]
+    assert cells["L=65 tail=1"]["state"] == "pass"
