@@ -13,6 +13,9 @@ from fidelity.errors import NotWhatWasAskedError
 
 DEFAULT_BLOCK = 16
 DEFAULT_MAX_LOGPROBS = 20
+ENOUGH_LOGPROBS = 200
+"""As many as are asked for where fewer leave a distribution open."""
+
 CACHE_INFO = "vllm:cache_config_info"
 CACHED_TOKENS_FLAG = "--enable-prompt-tokens-details"
 
@@ -77,6 +80,11 @@ def read_facts(
         notes.append(f"neither /metrics nor /server_info tells the block size: {block} tokens are assumed")
     ranks = max(_number(parallel, "data_parallel_size") or 1, len(labels))
     limit = model.get("max_logprobs", DEFAULT_MAX_LOGPROBS)
+    if 0 <= limit < ENOUGH_LOGPROBS:
+        notes.append(
+            f"at most {limit} logprobs of a token are told: where these leave too much of a distribution "
+            f"open, nothing passes (--max-logprobs {ENOUGH_LOGPROBS} would do)"
+        )
     speculative = _part(config, "speculative_config").get("method")
     shared = SHARED_STEP if hybrid and cached else None
     return ServerFacts(

@@ -135,7 +135,8 @@ def info(**labels: str) -> list[prometheus.Sample]:
 def test_the_grid_is_the_block_at_which_hits_land() -> None:
     dense = read_facts("0.32.0", CARD, info(block_size="16", mamba_cache_mode="none"), {})
     assert (dense.grid, dense.strategy, dense.cold_shares_step) == (16, "attention only", None)
-    assert (dense.max_top_k, dense.refuses_unknown_ids, dense.notes) == (20, True, ())
+    assert (dense.max_top_k, dense.refuses_unknown_ids) == (20, True)
+    assert [note for note in dense.notes if "--max-logprobs 200" in note] == list(dense.notes)
     assert "apart" not in dense.lacks
     finer = info(block_size="528", mamba_cache_mode="align", cache_hit_alignment_tokens="64")
     hybrid = read_facts("0.32.0", CARD, finer, {})
@@ -160,7 +161,8 @@ def test_a_development_server_tells_its_limits() -> None:
     facts = read_facts("0.32.0", CARD, [], {"vllm_config": config})
     assert (facts.grid, facts.max_top_k, facts.tp, facts.dp) == (32, 5, 4, 2)
     config["model_config"]["max_logprobs"] = -1
-    assert read_facts("0.32.0", CARD, [], {"vllm_config": config}).max_top_k is None
+    free = read_facts("0.32.0", CARD, [], {"vllm_config": config})
+    assert (free.max_top_k, free.notes) == (None, ())
 
 
 def test_an_unknown_block_is_assumed_and_said() -> None:

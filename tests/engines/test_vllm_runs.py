@@ -10,8 +10,9 @@ from fidelity import arm_judge
 from fidelity.engines import vllm
 from fidelity.judge import judge
 from fidelity.observations import Observation
+from fidelity.probes.prediction import CachePrediction
 
-from ..fake_vllm import FakeVLLM
+from ..fake_vllm import Blocks, FakeVLLM
 
 SUSPECT, CONTROL = "L=193 tail=1", "L=225 tail=33"
 LONGER = f"{SUSPECT} in a longer prompt"
@@ -168,3 +169,13 @@ def test_the_rest_of_a_killed_run_sends_each_longer_prompt_once(play: Callable[.
 def test_the_longer_cells_do_not_exist_elsewhere(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arm_judge.longer, "judge", lambda *given: pytest.fail("judged") if given[1] else {})
     assert runs(FakeVLLM()).verdict.exit_code == 0
+
+
+def test_the_prediction_is_what_the_blocks_of_a_hybrid_serve() -> None:
+    for lengths in ((256, 256, 257, 257), (193, 256, 320, 200), (64, 65, 65, 63), (300, 200, 200, 300)):
+        blocks, cache = Blocks(64, hybrid=True), CachePrediction(64, "align")
+        served = [blocks.send(tuple(range(length))) for length in lengths]
+        assert [cache.send(length) for length in lengths] == served
+    assert CachePrediction(64, "align").send(256) == 0
+    cache = CachePrediction(64, "align")
+    assert [cache.send(256), cache.send(256)] == [0, 192]

@@ -75,7 +75,8 @@ def models(tmp_path_factory: pytest.TempPathFactory, vllm_python: Path) -> Path:
 @pytest.fixture(scope="class")
 def dense(vllm_python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     """SmolLM2-135M-Instruct."""
-    flags = ("--dtype", "float32", *BLOCKS)
+    # It is sure of little: 20 logprobs leave too much of its distributions open.
+    flags = ("--dtype", "float32", *BLOCKS, "--max-logprobs", "200")
     with serving(vllm_python, models / "dense", tmp_path_factory.mktemp("dense"), *flags) as server:
         yield server
 
