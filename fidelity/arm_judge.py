@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fidelity import shift_judge
+from fidelity import shift_judge, text_judge
 from fidelity.cell_judge import judge_floor, judge_hits
 from fidelity.comparison import (
     Sends,
@@ -149,6 +149,8 @@ def _judge_arm(
     if record and record.unsure:
         reason += "; unsure model: too few prompts had a clear answer"
     facts = record.facts if record else {}
+    if state == PASS and "logprobs" in facts.get("lacks", {}):
+        state, reason = INCONCLUSIVE, facts["lacks"]["logprobs"]
     right = [group.begins_right for group in evidence.groups if group.last]
     verdict = ArmVerdict(
         name=arm.name,
@@ -217,9 +219,11 @@ def _judge_cells(
     beside = longer.judge(arm, known, evidence.tie, limits, seed)
     for one in evidence.cells:
         cell = one.cell
-        floors.append(judge_floor(arm, cell, one.floor, evidence.tie, limits))
+        if not cell.moved:  # the floor of that length is its control's
+            floors.append(judge_floor(arm, cell, one.floor, evidence.tie, limits))
         verdict = judge_hits(arm, cell, one.hits, evidence.tie, limits, record.min_tail)
         verdict = shift_judge.apply(verdict, one.measured, shifts.get((arm, cell.name), []), limits)
+        verdict = text_judge.apply(verdict, one.groups, limits)
         if cell.kind == "suspect":
             verdict = shift_judge.neighbour_rule(verdict, one.groups, _neighbours(cell, evidence), limits)
             if unsure_alone:

@@ -42,11 +42,13 @@ class FakeOpenAI(FakeSglang):
         return (hook() if hook else None) or self._chat(body)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Numbers digit by digit, behind a token that begins the text."""
+        """Numbers digit by digit with the space before them apart, behind a token that begins the text."""
         apart = [
             {
                 **turn,
-                "content": re.sub(r"(?<!\S)\d+(?!\S)", lambda found: " ".join(found[0]), turn["content"]),
+                "content": re.sub(
+                    r"(?<!\S)\d+(?!\S)", lambda found: " ".join(("_", *found[0])), turn["content"]
+                ),
             }
             for turn in messages
         ]

@@ -55,9 +55,11 @@ PROBES: dict[ProbeName, Probe] = {
     "draft": Probe(draft.run, draft.parts, draft.unfit, needs=("list",)),
     "impact": Probe(impact.run, impact.parts, impact.unfit, screens=True, needs=("apart",)),
     "tasks": Probe(tasks.run, tasks.parts, tasks.unfit),
-    "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True, needs=("apart",)),
+    "sweep": Probe(sweep.run, sweep.parts, sweep.unfit, screens=True, needs=("apart", "ids")),
     "speed": Probe(speed.run, speed.parts, visits=2, needs=("stream",)),
     "equivalence": Probe(equivalence.run, equivalence.parts, equivalence.unfit, visits=2, needs=("scores",)),
-    "checkpoint": Probe(checkpoint.run, checkpoint.parts, checkpoint.unfit, screens=True, needs=("apart",)),
-    "reference": Probe(reference.run, reference.parts),
+    "checkpoint": Probe(
+        checkpoint.run, checkpoint.parts, checkpoint.unfit, screens=True, needs=("apart", "ids")
+    ),
+    "reference": Probe(reference.run, reference.parts, needs=("ids",)),
 }

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from fidelity.plan import Arm, Target
 from fidelity.servers.embedded import embedded
 
@@ -24,24 +22,23 @@ def served(fault: str, folder: Path) -> Iterator[str]:
 
 
 def check(here: Here, url: str, *more: str) -> Done:
-    few = ("--prompts", "4", "--max-rate", "0.6", "--assume-idle")
+    few = ("--prompts", "4", "--max-rate", "0.6", "--tail", "1", "--control", "33", "--assume-idle")
     return here("check", url, "--engine", "openai", *few, *more)
 
 
-def test_a_healthy_engine_is_exercised_and_stays_open(here: Here, tmp_path: Path) -> None:
+def test_a_healthy_engine_passes_with_its_grid_found(here: Here, tmp_path: Path) -> None:
     with served("none", tmp_path) as url:
-        assert httpx.get(f"{url}/v1/models").json()["data"]
         done = check(here, url)
-    assert done.code == 11, done.out + done.err
-    cell = done.cell("L=193 tail=1")
-    assert (cell["exercised"], cell["corrupt"], cell["agreement"]) == (4, 0, {"same": 8})
-    assert cell["state"] == "inconclusive"
-    assert "no control cell at this position" in cell["reason"]
-    assert done.cell("L=193 cold")["state"] == "pass"
-    assert done.arm("none")["cold_right"] == 4
+    assert done.code == 0, done.out + done.err
+    for name in ("L=193 tail=1", "L=225 tail=33"):
+        cell = done.cell(name)
+        assert (cell["exercised"], cell["corrupt"], cell["agreement"]) == (4, 0, {"same": 8})
+    assert done.cell("L=193 cold")["agreement"] == {"other tokens": 4}
+    assert done.arm("none")["cold_right"] == 8
     assert not any(obs["input_ids"] for obs in done.observations)
     facts = json.loads((done.directory / "manifest.json").read_text())["arms"]["none"]["facts"]
-    assert (facts["engine"], facts["salt"] > 12) == ("openai", True)
+    assert (facts["engine"], facts["grid"], facts["salt"] > 12) == ("openai", 64, True)
+    assert "two cold sends are not of the same tokens" in (done.directory / "report.md").read_text()
 
 
 def test_the_fault_at_one_token_fails(here: Here, tmp_path: Path) -> None:

@@ -69,10 +69,9 @@ def at_a_hit(server: Counting, engine: str, way: httpx.Response | str) -> list[S
     def answer(method: str, path: str, number: int) -> httpx.Response | str | None:
         if path != PATH[engine] or bad:
             return None
-        names = [named(one, engine) for one in server.of("POST", path)]
-        again = sum(name in names[:n] for n, name in enumerate(names))
-        # The first that the chat API is sent again is to learn what it tells.
-        if names[-1] not in names[:-1] or again == (engine == "openai"):
+        asks = [one for one in server.of("POST", path) if b"and now" in one.body or engine == "sglang"]
+        names = [named(one, engine) for one in asks]
+        if not asks or asks[-1] is not server.seen[-1] or names[-1] not in names[:-1]:
             return None
         bad.append(server.seen[-1])
         return way
@@ -92,16 +91,21 @@ def foreseen(done: Done) -> dict[str, int]:
 def test_as_many_requests_as_the_dry_run_says(
     more: tuple[str, ...], server: Counting, check: Check, engine: str
 ) -> None:
+    # Longer ones need numbers of three digits, whose length takes a few sends more to learn.
+    more = (*more, "--length", "194")
     said = check(server.url, "--dry-run", *more)
     assert said.code == 0, said.out + said.err
     assert not [one for one in server.seen if one.method == "POST"]
     assert f"requests to {PATH[engine]}" in said.out
     rows = foreseen(said)
     done = check(server.url, *more)
-    assert done.code == (0 if engine == "sglang" else 11), done.out + done.err
-    assert len(server.of("POST", PATH[engine])) == rows.pop("in all") == sum(rows.values())
+    assert done.code == 11, done.out + done.err
+    grid = len([obs for obs in done.observations if obs["role"] == "grid"])
+    spared = rows.pop("cache grid (at most)", 0) - grid
+    assert spared >= 0
+    assert len(server.of("POST", PATH[engine])) == rows.pop("in all") - spared == sum(rows.values()) + grid
     sent: dict[str, int] = {}
-    for obs in done.observations:
+    for obs in [obs for obs in done.observations if obs["role"] != "grid"]:
         role, cell = obs["role"], f"{obs['kind']} {obs['cell']}"
         name = {"warmup": "warm-up", "screen": "screening"}.get(role, cell)
         name = f"decode, {obs['cell']}" if obs["probe"] == "decode" else name

@@ -159,7 +159,7 @@ def test_what_a_server_takes_is_learnt_from_four_sends(learnt: Learnt) -> None:
     fake, client, facts = learnt()
     assert len(fake.bodies) == SENDS
     assert set(facts.lacks) == set(openai.LACKS)
-    assert facts.salt == 3 + DIGITS
+    assert facts.salt == 3 + 2 * DIGITS
     assert habits_of(client).top == 20
     assert any("two cold sends are not of the same tokens" in note for note in facts.notes)
     before = len(fake.bodies)

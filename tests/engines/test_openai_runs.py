@@ -62,7 +62,7 @@ def test_cold_and_hit_are_the_same_messages_and_no_other_namespace_is(runs: Runs
     assert [messages.index(one) for one in messages] == [namespaces.index(one) for one in namespaces]
     assert {record.answer.prompt_tokens for record in measured} == {LENGTH}
     assert all(record.answer.cached_tokens == LENGTH - 1 for record in of("hit", measured))
-    assert all(record.answer.cached_tokens <= record.shared == DIGITS + 3 for record in of("cold", measured))
+    assert all(record.answer.cached_tokens <= record.shared == 2 * DIGITS + 3 for record in of("cold", measured))
     assert not any(record.input_ids for record in played.records)
     assert played.manifest.arms["none"].cells[0].length == LENGTH
 
@@ -115,7 +115,6 @@ def test_a_broken_cold_answer_still_fails(runs: Runs) -> None:
     [
         ({"tells": "never"}, "the server reports no cached_tokens"),
         ({"caching": False, "step": 1024}, "no hit: cached_tokens 0 instead of 99"),
-        ({"step": 64}, "cached_tokens 64 instead of 99"),
         ({"says_prompt": lambda count: count + (count == 100)}, "prompt_tokens"),
     ],
 )
