@@ -41,6 +41,11 @@ class FakeVLLM(FakeSglang):
     details: bool = True
     owner: str = "vllm"
 
+    @property
+    def splits(self) -> bool:
+        """Does a prefill end in a step of its own?"""
+        return self.hybrid and self.caching
+
     def handle(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
         if path == "/v1/completions":
@@ -68,7 +73,7 @@ class FakeVLLM(FakeSglang):
     def _metrics(self) -> str:
         self.paths.append("/v1/loads")
         load = self._load()
-        mode = "align" if self.hybrid else "none"
+        mode = "align" if self.splits else "none"
         labels = f'block_size="{self.block}",mamba_cache_mode="{mode}",enable_prefix_caching="{self.caching}"'
         return (
             f'# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{labels},engine="0"}} 1.0\n'
@@ -88,9 +93,9 @@ class FakeVLLM(FakeSglang):
             return _refused("Parameter 'cache_salt' must be at most 128 characters")
         scoring = body.get("prompt_logprobs") is not None
         cache = self.caches.setdefault(body["cache_salt"], Blocks(self.block, self.hybrid))
-        hit = 0 if scoring else cache.send(ids)
+        hit = 0 if scoring or not self.caching else cache.send(ids)
         self.computed += len(ids) - hit
-        step = (len(ids) - 1) % self.block + 1 if self.hybrid else len(ids) - hit
+        step = (len(ids) - 1) % self.block + 1 if self.splits else len(ids) - hit
         count = body["max_tokens"]
         native = {"sampling_params": {"max_new_tokens": count}, "top_logprobs_num": wanted}
         if body.get("logprobs"):

@@ -72,6 +72,8 @@ def run(at: Probing) -> Iterator[Event]:
         with reference_server(at.plan) as (server, facts):
             _say(at, f"{facts.engine} {facts.version}, {facts.model}, asked at {at.plan.reference}")
             yield at.warn(at.record.reference)
+            if facts.cold_shares_step is not None:
+                yield at.warn(f"the reference may share a fault of its last step: {facts.cold_shares_step}")
             yield from _ask(at, server, facts, own, known)
     else:
         reference = load(at.plan.reference or "")

@@ -1,6 +1,7 @@
 """Whole runs against a vLLM in memory: dense, and a hybrid whose cold send runs the hit's own last step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from fidelity.engines import vllm
 from fidelity.judge import judge
 from fidelity.observations import Observation
 from fidelity.probes.prediction import CachePrediction
+from fidelity.servers.running import RunningServer
 
 from ..fake_vllm import Blocks, FakeVLLM
 
@@ -127,6 +129,27 @@ def test_comparing_alone_is_not_applicable_where_cold_and_hit_share_a_step(runs:
     assert set(arm.skipped) == {"sweep", "checkpoint", "impact"}
     assert all("same last step" in why for why in arm.skipped.values())
     assert arm.state == "inconclusive"
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_second_server_with_its_cache_off_tells_the_shared_fault(
+    caching: bool, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeVLLM(hybrid=True, fault="hard flip")
+    trusted = FakeVLLM(hybrid=True, fault="hard flip", caching=caching, words=fake.words)
+
+    @contextmanager
+    def second(_: Any) -> Iterator[Any]:
+        with trusted.client() as client:
+            yield RunningServer(url="http://other", owned=False, client=client), vllm.facts(client)
+
+    monkeypatch.setattr("fidelity.probes.reference.reference_server", second)
+    played = runs(fake, reference="http://other")
+    cell = played.cells()["L=193 cold against the reference"]
+    assert cell.state == ("pass" if caching else "fail")
+    assert played.verdict.exit_code == 10
+    warned = any("may share a fault" in message for message in played.verdict.arms[0].warnings)
+    assert warned is caching
 
 
 def test_decode_is_scored_by_prompt_logprobs(runs: Runs) -> None:
