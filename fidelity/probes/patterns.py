@@ -71,6 +71,8 @@ PATTERNS = (
 
 def cannot(at: Probing, pattern: Pattern) -> str | None:
     """Why this server or plan has nothing for a pattern, None when it has."""
+    if pattern.chat and "tools" in at.facts.lacks:
+        return at.facts.lacks["tools"]
     if "ids" in at.facts.lacks and (pattern.chat or pattern.letters):
         return at.facts.lacks["ids"]
     if pattern.chat and (reason := openai_chat.cannot(at.facts)):
