@@ -26,6 +26,7 @@ from fidelity.cli_options import (
     with_plan_options,
 )
 from fidelity.cli_plan import plan
+from fidelity.cli_probe_cache import probe_cache
 from fidelity.cli_reproduce import reproduce
 from fidelity.cli_selftest import selftest
 from fidelity.cli_shapes import affected, kernel
@@ -108,6 +109,7 @@ app.command()(check)
 app.command()(affected)
 app.command()(kernel)
 app.command()(plan)
+app.command()(probe_cache)
 app.command()(reproduce)
 app.command()(selftest)
 

@@ -5,21 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fidelity.cli_options import GpuOption, OutputOption, with_plan_options
+from fidelity.cli_options import EngineOption, GpuOption, HeaderFileOption, OutputOption, with_plan_options
 
 
 @with_plan_options
 def check(
     url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running server.")],
     output: OutputOption = None,
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", help="auto (default), sglang, vllm, llamacpp or openai: the server's API."),
-    ] = None,
+    engine: EngineOption = None,
     gpu: GpuOption = None,
-    header_file: Annotated[
-        Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
-    ] = None,
+    header_file: HeaderFileOption = None,
     ca_file: Annotated[
         Path | None, typer.Option("--ca-file", help="Certificate authorities to trust, in PEM form.")
     ] = None,

@@ -96,6 +96,14 @@ DeterministicOption = Annotated[
     typer.Option("--deterministic", help="Embedded engine: every token in a forward of its own (slow)."),
 ]
 
+EngineOption = Annotated[
+    str | None,
+    typer.Option("--engine", help="auto (default), sglang, vllm, llamacpp or openai: the server's API."),
+]
+HeaderFileOption = Annotated[
+    Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
+]
+
 
 def _plan_options(
     config: ConfigOption = None,

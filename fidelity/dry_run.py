@@ -80,6 +80,11 @@ def _lines(
     if "impact" in plan.selected and "tools" not in facts.lacks:
         yield "POST /v1/chat/completions for its tool calls, if the server parses them"
     yield f"at most: {_limits(plan)}"
+    if preflight.seeks_grid(facts):
+        yield (
+            f"the grid of the cache is found first: where it is not {facts.grid}, as is taken here, lengths "
+            "and requests are others"
+        )
     if facts.engine == "openai":
         yield (
             "one more for each field that is refused, prompt that is passed over, frame that is too long, or "

@@ -53,6 +53,11 @@ def learn_habits(
     return openai_habits.learn(server.client, named, plan.prompts.thinking, run_id, budget.take)
 
 
+def seeks_grid(facts: ServerFacts) -> bool:
+    """Is the grid to be found, and can it be?"""
+    return not facts.grid_known and facts.prefix_cache and "cached_tokens" not in facts.lacks
+
+
 def may_load(plan: RunPlan, server: RunningServer) -> bool:
     """May this server get more than one request at once?"""
     return server.owned or plan.target.allow_load

@@ -28,7 +28,7 @@ from fidelity.manifest import ArmRecord, Manifest
 from fidelity.observations import Observation, Recorder, cut_torn_line, read
 from fidelity.plan import Arm, RunPlan
 from fidelity.plan_probes import ProbeName
-from fidelity.probes import reference, warmup
+from fidelity.probes import grid, reference, warmup
 from fidelity.probes.cells import choose_cells
 from fidelity.probes.probing import Probing, StoppedAtProofError
 from fidelity.probes.registry import PROBES
@@ -143,14 +143,9 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         reference.prove(plan, facts)
         _prove_guard(arm, server, facts, record, suspects_ran=False)
         facts = fault_region.learn(plan.target, facts)
-        cells = choose_cells(plan.resend, facts)
         prompts = open_prompts(plan, server.client, engine_of(facts), work.prompts)
         work.prompts = prompts
         prompts.raised_top_k = facts.raised_top_k
-        record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
-        (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
-        record.cells, record.tokenizer = cells, prompts.tokenizer.source
-        work.save()
         session = Session(
             arm=arm.name,
             # A request in flight when the run was killed is in the server's cache and in no record.
@@ -166,6 +161,13 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
             batches=preflight.may_load(plan, server),
             visit=visit,
         )
+        if preflight.seeks_grid(facts):
+            facts = session.facts = grid.learned(facts, grid.find(session, prompts.tokenizer))
+        cells = choose_cells(plan.resend, facts)
+        record.facts = {key: value for key, value in asdict(facts).items() if key != "raw"}
+        (work.directory / f"server-{arm.name}.json").write_text(json.dumps(facts.raw, indent=1), "utf-8")
+        record.cells, record.tokenizer = cells, prompts.tokenizer.source
+        work.save()
         at = Probing(
             plan=plan,
             session=session,

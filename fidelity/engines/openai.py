@@ -42,12 +42,12 @@ def recognise(client: httpx.Client) -> str | None:
 
 def facts(client: httpx.Client) -> ServerFacts:
     """The names of its models; a server whose /v1/models tells none is taken at its address. Its grid is not
-    told: one token is assumed, until a hit shows otherwise."""
+    told: full reuse is assumed until a few sends have found it."""
     found = scrub(first_found(client, ("/v1/models",)) or {})
     models = [one for one in found.get("data") or [] if isinstance(one, dict) and one.get("id")]
     names = [str(one["id"]) for one in models]
     lacks = LACKS if names else {**LACKS, "models": "its /v1/models tells no names"}
-    notes = ["the server does not tell its cache's grid: a hit is expected to recompute one token"]
+    notes = []
     if len(names) > 1:
         notes.append(f"{len(names)} models are served: --served-model names one, else it is {names[0]}")
     return ServerFacts(
@@ -56,6 +56,7 @@ def facts(client: httpx.Client) -> ServerFacts:
         model=names[0] if names else "default",
         grid=1,
         strategy="attention only",
+        grid_known=False,
         notes=tuple(notes),
         lacks=lacks,
         raw={"models": names, "owned_by": sorted({str(one.get("owned_by")) for one in models})},

@@ -17,8 +17,8 @@ ANYWHERE_SUSPECTS = (1, 4)
 state is kept a few tokens before the end of each prompt."""
 
 LENGTH_CLASSES = (97, 320)
-"""Without a grid every length re-sends alike, so further positions: one that no power of two divides, and one
-past 256, to which kernels pad a KV cache."""
+"""Where every token is re-used, every length re-sends alike, so further positions: one that no power of two
+divides, and one past 256, to which kernels pad a KV cache."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def choose_cells(resend: Resend, facts: ServerFacts) -> list[Cell]:
                 f"give multiples of {grid}",
             )
         pairs = [(position + tail, tail) for position in positions for tail in kinds]
-        if facts.strategy == PROMPT_END and not resend.positions:
+        if grid == 1 and not resend.positions:
             pairs += [(position + tail, tail) for position in LENGTH_CLASSES for tail in _ends(kinds)]
     cells = [
         Cell(name=f"L={length} tail={tail}", kind=kinds[tail], length=length, tail=tail, why=why)

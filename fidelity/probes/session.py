@@ -100,8 +100,9 @@ class Session:
         before = self._watch.before() if watch and not self.server.owned else None
         (record,) = self._send([request], [observation], before)
         read = record.answer.prompt_tokens
-        # A seed is a prompt cut anywhere: its last words may make other tokens by themselves.
-        if request.text is not None and record.role != "seed" and read not in (None, record.length):
+        # Prompts cut anywhere: their last words may make other tokens by themselves.
+        cut = record.role in ("seed", "grid")
+        if request.text is not None and not cut and read not in (None, record.length):
             raise NotWhatWasAskedError(
                 f"the server reads {read} tokens in the text of a prompt of {record.length}",
                 "name its own tokenizer with --tokenizer: then the vocabulary is known and ids can be sent",
