@@ -3,7 +3,9 @@
 By causality the tokens that follow change nothing of what the prompt's last token predicts; they only put
 that token into a larger step of the prefill. So the scores of the longer prompt at that place are what the
 cold answer should be. Judged as the hits of a cold send computed at once are: first token, then JSD and
-mean |delta logprob| against the control at the same position.
+mean |delta logprob| against the control at the same position. A shift beyond the control's is no pass; it
+fails beyond thresholds.elevated and elevated_move, as the control's step can run the longer prompt's kernels
+and the suspect's others: the control then shows nothing of what rounding does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,13 +34,20 @@ def judge(
         shift_judge.measure(named, sends, floor)
         for (named, sends), (_, floor) in zip(known, cells, strict=True)
     ]
+    wide = limits.model_copy(update={"least_margin": limits.elevated, "least_move": limits.elevated_move})
     shifts = shift_judge.find_shifts({arm: measured}, limits, seed)
+    large = shift_judge.find_shifts({arm: measured}, wide, seed)
     found = {}
     for (cell, _), (named, sends), size in zip(cells, known, measured, strict=True):
         if not sends.judged:
             continue
-        verdict = judge_hits(arm, named, sends, tie, limits)
-        verdict = shift_judge.apply(verdict, size, shifts.get((arm, named.name), []), limits)
+        by_rate = judge_hits(arm, named, sends, tie, limits)
+        key = arm, named.name
+        verdict = shift_judge.apply(by_rate, size, shifts.get(key, []), limits)
+        beyond = shift_judge.apply(by_rate, size, large.get(key, []), wide)
+        if verdict.state == FAIL and beyond.state != FAIL:
+            reason = f"{verdict.reason}; kernels for one token and for many can be as far apart"
+            verdict = replace(verdict, state=INCONCLUSIVE, reason=reason)
         found[cell.name] = replace(verdict, tail=None, examples=())
     return found
 
