@@ -32,6 +32,7 @@ PIECES = {
     "digit by digit": r"\d| ?[^\W\d]+|\s|[^\w\s]",
     "words and spaces apart": r"\d|[^\W\d]+|\s|[^\w\s]",
     "with the space": r" ?\d{1,3}| ?[^\W\d]+|\s|[^\w\s]",
+    "larger numbers in two": r" ?(?:[1-3]\d|\d)| ?[^\W\d]+|\s|[^\w\s]",
     "no constant number": r" ?(?:1\d|2|3\d|\d)| ?[^\W\d]+|\s|[^\w\s]",
 }
 
