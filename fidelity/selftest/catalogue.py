@@ -14,24 +14,24 @@ from fidelity.diagnosis.explanations import (
     STATE,
     kernel,
 )
+from fidelity.selftest.controls import CONTROLS, VACUOUS
 from fidelity.selftest.plans import (
     BATCHES,
     CHUNKED,
     DECODED,
     DRAFTS,
-    EXACT,
     FEW,
     FEW_DECODED,
     HITS,
     KV_MODEL,
     LONG,
     LONGER,
+    MANY,
     MORE,
     ONE_LENGTH,
     RECALL,
     SENDS,
     WIDE,
-    guarded,
     laid,
 )
 from fidelity.selftest.row import Row
@@ -64,7 +64,16 @@ FAULTS = (
         FEW_DECODED,
     ),
     Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
-    Row("wrong-token-checkpoint", "wrong-token-checkpoint", "fault", ("F06",), TAIL_1, STATE, HITS, MORE),
+    Row(
+        "wrong-token-checkpoint",
+        "wrong-token-checkpoint",
+        "fault",
+        ("F06",),
+        TAIL_1,
+        STATE,
+        laid(HITS, MANY),
+        MORE,
+    ),
     Row(
         "stale-conv",
         "stale-conv",
@@ -72,8 +81,9 @@ FAULTS = (
         ("F07",),
         TAIL_1,
         STATE,
-        laid(HITS, {"target": {"profile": "random"}}),
+        laid(HITS, MANY, {"target": {"profile": "random"}}),
         MORE,
+        partly={},
     ),
     Row("ragged-state", "ragged-state", "fault", ("F08",), "batch ragged fill", FILLED_TOGETHER, BATCHES),
     Row("zeroed-state", "zeroed-state", "fault", ("F09",), TAIL_1, STATE, HITS, FEW),
@@ -100,7 +110,7 @@ FAULTS = (
         ("F14", "F16"),
         "resend L=195 tail=3",
         KV,
-        laid(HITS, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
+        laid(HITS, MANY, KV_MODEL, RECALL, {"resend": {"suspects": [3]}}),
         MORE,
     ),
     Row("kv-scale", "kv-scale", "fault", ("F15",), TAIL_1, KV, laid(HITS, KV_MODEL), FEW),
@@ -121,7 +131,7 @@ FAULTS = (
         ("F10", "F16"),
         "(resend L=|checkpoint from 192)",
         DRIFT,
-        HITS,
+        laid(HITS, MANY),
         {"prompts": {"count": 16}, "resend": {"hits": 2}},
         "drift:after=40",
     ),
@@ -233,43 +243,6 @@ FOR_A_REFERENCE = (
 )
 """What no cell of one server can tell from a healthy one: cold and cached answers share it. Each is held
 against the same plan's run on a healthy server."""
-
-VACUOUS = (
-    Row("never-hits", "never-hits", "vacuous", ("F26",), "no hit: cached_tokens 0", "", SENDS, FEW),
-    Row(
-        "wrong-count", "wrong-count", "vacuous", ("F26",), "cached_tokens 128 instead of 192", "", SENDS, FEW
-    ),
-    Row("null-counts", "null-counts", "vacuous", ("F26",), "reports no cached_tokens", "", SENDS, FEW),
-    Row("no-logprobs", "no-logprobs", "vacuous", ("F26",), "has no logprobs", "", SENDS, FEW),
-    Row(
-        "no_buffer",
-        "none",
-        "vacuous",
-        ("F26",),
-        "no hit: cached_tokens 0",
-        "",
-        laid(SENDS, {"target": {"strategy": "no_buffer"}}),
-        FEW,
-    ),
-)
-
-CONTROLS = (
-    Row("healthy", "none", "control", (), plan=HITS),
-    Row("healthy quiz-kv", "none", "control", (), plan=laid(HITS, KV_MODEL)),
-    Row("healthy random model", "none", "control", (), plan=laid(HITS, {"target": {"profile": "random"}})),
-    Row("healthy, noisy", "none", "control", ("F28",), plan=laid(HITS, {"target": {"noise": 0.1}})),
-    Row("healthy batches", "none", "control", (), plan=BATCHES),
-    Row("healthy drafts", "none", "control", (), plan=DRAFTS),
-    Row("healthy chunks", "none", "control", (), plan=CHUNKED),
-    Row("deterministic", "none", "control", (), plan=EXACT, small=laid(EXACT, {"resend": {"controls": [2]}})),
-    Row("hit-jitter", "hit-jitter", "control", ("F27",), plan=HITS),
-    Row("batch-noise", "batch-noise", "control", ("F28",), plan=HITS),
-    Row("batch-noise in batches", "batch-noise", "control", ("F28",), plan=BATCHES),
-    Row("split-cold", "split-cold", "control", (), plan=HITS),
-    Row("lying-flush", "lying-flush", "control", ("F26",), plan=HITS),
-    Row("guard splitk", "split-k-nan", "control", ("F02",), plan=guarded("splitk")),
-    Row("guard retreat", "split-k-nan", "control", ("F02",), plan=guarded("retreat")),
-)
 
 ROWS = (*FAULTS, *BLIND_PAIRS, *FOR_A_REFERENCE, *VACUOUS, *CONTROLS)
 

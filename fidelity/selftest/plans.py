@@ -17,10 +17,13 @@ FEW: dict[str, Any] = {"prompts": {"count": 6}}
 MORE: dict[str, Any] = {"prompts": {"count": 12}}
 """Of --quick, where few prompts show it or the logprobs move and no token flips."""
 
+MANY: dict[str, Any] = {"prompts": {"count": 30}, "thresholds": {"max_rate": 0.1}}
+"""The prompts of a default run, where a fault shows late or faintly, or must not show at all."""
+
 HITS: dict[str, Any] = {
     "probes": ["resend", "checkpoint", "decode"],
     "resend": {"suspects": [1], "controls": [33]},
-    "decode": {"prompts": 6, "tokens": 384, "sampling": False},
+    "decode": {"prompts": 5, "tokens": 160, "sampling": False},
 }
 """Cached re-sends at the suspect tail and a control, prefixes from one checkpoint, a short decode."""
 

@@ -19,11 +19,20 @@ nothing, must be inconclusive; `control`: healthy, must pass."""
 MUST_FAIL: tuple[Group, ...] = ("fault", "blind pair", "reference")
 
 FULL: dict[str, Any] = {
-    "prompts": {"count": 20},
+    "prompts": {"count": 16},
     "resend": {"warmup_sends": 4, "warmup_tokens": 16},
-    "thresholds": {"max_rate": 0.15},
+    "checkpoint": {"prompts": 5},
+    "thresholds": {"max_rate": 0.2},
 }
 """What every plan begins with: fewer prompts than a default run, as there are thousands of runs."""
+
+PARTLY: dict[str, Any] = {"prompts": {"count": 60}, "resend": {"positions": [64], "controls": []}}
+"""What a share of prompts lays over a plan whose row names the suspect tail: many prompts, at the shortest
+length, where all that counts is to meet corrupt ones."""
+
+GATE: dict[str, Any] = {"thresholds": {"max_rate": 0.01}}
+"""The rate that a release gate allows: corrupt prompts are proof against it where their lower limit is above
+it, which two of 60 are."""
 
 SMALL: dict[str, Any] = {
     "prompts": {"count": 9},
@@ -42,7 +51,7 @@ class Row:
     """`fault` is the engine's spec (`small_fault` that of --quick, where it is another), `plan` what differs
     from a default run, `small` what --quick changes beside SMALL. `names`: a pattern that a failing cell with
     its reason must hold, or the reason of the verdict where nothing fails; `diagnosis`: the first hypothesis
-    that is right, empty where none is asked for."""
+    that is right, empty where none is asked for; `partly`: what a share of prompts changes, if not PARTLY."""
 
     name: str
     fault: str
@@ -53,6 +62,7 @@ class Row:
     plan: Mapping[str, Any] = field(default_factory=dict)
     small: Mapping[str, Any] = field(default_factory=dict)
     small_fault: str = ""
+    partly: Mapping[str, Any] | None = None
 
     @property
     def takes_rate(self) -> bool:
@@ -81,6 +91,8 @@ class Row:
         if quick:
             data = plans.merge(plans.merge(data, SMALL), self.small)
         if rate < 1:
+            at_tail = PARTLY if self.names.startswith("resend L=193 tail=1") else {}
+            data = plans.merge(plans.merge(data, GATE), at_tail if self.partly is None else self.partly)
             data["skip"] = self._needless
         return plans.build(data, f"selftest, {self.name}")
 

@@ -158,9 +158,10 @@ def _made(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield ""
     yield (
         "A fault is seen by the cell that its line must name. Requests and seconds are medians of the runs "
-        "at rate 1, several runs at once. A rate is a share of prompts; one below 1 is run by the probe that "
-        "the line names alone, any failing cell counts, and it is caught where at least "
-        f"{ENOUGH * 100:g} % of the seeds are. Below the first rate that is not, nothing is run."
+        "at rate 1, several runs at once. A rate is a share of prompts. One below 1 is run by the probe that "
+        "the line names alone, and a run has caught it where any cell fails by the limit of a release gate, "
+        "1 % of prompts; lines that name L=193 tail=1 send 60 prompts at L=65 tail=1. A rate is caught where "
+        f"at least {ENOUGH * 100:g} % of the seeds are. Below the first that is not, nothing is run."
     )
 
 

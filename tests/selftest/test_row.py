@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fidelity.refserver.faults import KINDS
-from fidelity.selftest.catalogue import CONTROLS, FAULTS, OUT_OF_REACH, ROWS
+from fidelity.selftest.catalogue import FAULTS, OUT_OF_REACH, ROWS
+from fidelity.selftest.controls import CONTROLS
 from fidelity.selftest.row import Row, failing
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, ArmVerdict, CellVerdict, RunVerdict
 
