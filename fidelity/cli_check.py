@@ -5,12 +5,26 @@ from typing import Annotated, Any
 
 import typer
 
-from fidelity.cli_options import EngineOption, GpuOption, HeaderFileOption, OutputOption, with_plan_options
+from fidelity.cli_options import (
+    EngineOption,
+    GpuOption,
+    HeaderFileOption,
+    Many,
+    OutputOption,
+    with_plan_options,
+)
 
 
 @with_plan_options
 def check(
-    url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running server.")],
+    urls: Annotated[
+        Many,
+        typer.Argument(metavar="URL...", help="http://HOST:PORT of a server, or of each replica."),
+    ] = None,
+    urls_file: Annotated[
+        Path | None,
+        typer.Option("--urls-file", help="Addresses, one a line; # begins a comment."),
+    ] = None,
     output: OutputOption = None,
     engine: EngineOption = None,
     gpu: GpuOption = None,
@@ -23,6 +37,9 @@ def check(
     ] = None,
     max_requests: Annotated[
         int | None, typer.Option("--max-requests", help="End as partial after so many requests.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds one request may take. [default: 120]")
     ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", help="Requests of any kind per second, at most.")
@@ -44,20 +61,25 @@ def check(
     config: str | None = None,
     shared: dict[str, Any] | None = None,
 ) -> None:
-    """Check a running server over HTTP, one request in flight, nothing flushed.
+    """Check a running server over HTTP, one request in flight, nothing flushed; several are replicas, each
+    checked, and held against each other.
 
     An API key is read from FIDELITY_API_KEY.
     """
-    from fidelity import commands
+    from fidelity import commands, replicas
 
+    url, *others = replicas.addresses(urls or [], urls_file)
     shared = dict(shared or {})
     shared["max_requests"] = max_requests
+    if others:
+        shared["arms"] = replicas.arms([url, *others])
     target = {
         "engine": engine,
         "gpu": gpu,
         "header_file": header_file,
         "ca_file": ca_file,
         "served_model": served_model,
+        "timeout": timeout,
         "rate": rate,
         "allow_load": allow_load or None,
         "allow_sampling": allow_sampling or None,

@@ -9,7 +9,8 @@ from fidelity import fault_region, forecast, preflight
 from fidelity.engines import openai_habits, vocabulary
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import meet
-from fidelity.plan import RunPlan
+from fidelity.errors import ServerError
+from fidelity.plan import Arm, RunPlan
 from fidelity.probes.cells import Cell, choose_cells
 from fidelity.probes.decode import samples
 from fidelity.probes.draft import rows_together
@@ -23,10 +24,21 @@ PATHS = {"openai": openai_habits.PATH}
 
 
 def dry_run(plan: RunPlan, console: Console) -> None:
-    """Read the attached server's facts, then print the plan's requests. Raises FidelityError."""
-    with attach(plan.target) as server:
+    """Read the facts of the attached server, or of each replica, then print the plan's requests. Raises
+    FidelityError; several replicas are asked whether or not one answers."""
+    for arm in plan.arms:
+        try:
+            _dry_run(plan, arm, console)
+        except ServerError as exc:
+            if not plan.replicated:
+                raise
+            console.print(f"{arm.name}: {exc.message}", markup=False)
+
+
+def _dry_run(plan: RunPlan, arm: Arm, console: Console) -> None:
+    with attach(plan.target_of(arm)) as server:
         facts = fault_region.learn(plan.target, meet(server.client, plan.target.api))
-        preflight.prove(plan, plan.arms[0], facts)
+        preflight.prove(plan, arm, facts)
         cells = choose_cells(plan.resend, facts)
         knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer) or "ids" in facts.lacks
         asks = not knows_ids and vocabulary.can_be_asked(facts)

@@ -1,11 +1,12 @@
 """Observations and a manifest -> the verdict of each arm and of the run. Never talks to a server."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fidelity import errors
 from fidelity.arm_judge import judge_arms
 from fidelity.judging.registry import COMPARERS
-from fidelity.manifest import Manifest
+from fidelity.manifest import ArmRecord, Manifest
 from fidelity.memory import no_collection
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan, Thresholds
@@ -39,7 +40,10 @@ def judge(
     plan = manifest.plan
     limits = thresholds or plan.thresholds
     with no_collection():
-        arms = judge_arms(plan, manifest.arms, observations, limits.each_look)
+        arms = [
+            _as_ended(arm, manifest.arms.get(arm.name))
+            for arm in judge_arms(plan, manifest.arms, observations, limits.each_look)
+        ]
         comparisons = _compare_arms(manifest, observations, limits.each_look)
     deciding = [arm for arm in arms if not arm.baseline]
     worst = min(deciding, key=lambda arm: _WORST_FIRST.index(arm.state))
@@ -58,7 +62,7 @@ def judge(
         exit_code=_exit_code(state, manifest),
         reason=reason,
         label=label(manifest),
-        target=plan.target.url or plan.target.model,
+        target=", ".join(plan.urls) or plan.target.model,
         status=manifest.status,
         partial=manifest.status != "complete",
         error=manifest.error,
@@ -75,6 +79,17 @@ def judge(
     )
 
 
+def _as_ended(arm: ArmVerdict, record: ArmRecord | None) -> ArmVerdict:
+    """What a replica that was left before its end proves: a failure, else nothing."""
+    if record is None or arm.state == FAIL:
+        return arm
+    if record.error:
+        return replace(arm, state=COULD_NOT_RUN, reason=record.error)
+    if record.unfinished and arm.state == PASS:
+        return replace(arm, state=INCONCLUSIVE, reason=record.unfinished)
+    return arm
+
+
 def label(manifest: Manifest) -> str:
     """What the figures speak of, so that no report can be taken for another machine's."""
     facts = next((record.facts for record in manifest.arms.values() if record.facts), None)
@@ -84,7 +99,7 @@ def label(manifest: Manifest) -> str:
             "SIMULATED: the embedded engine, a small model in NumPy; not a result of any real server or GPU"
         )
     if facts is None:
-        return f"no server was reached at {plan.target.url or plan.target.model}"
+        return f"no server was reached at {', '.join(plan.urls) or plan.target.model}"
     return f"{facts['engine']} {facts['version']} serving {facts['model']}, as the server reports itself"
 
 

@@ -39,6 +39,10 @@ class ArmRecord:
     """(position, tail) of each cell of the sweep, in tokens."""
     reference: str = ""
     """What its cold answers were held against, in words."""
+    error: str = ""
+    """Why this replica could not be run, where the others went on without it."""
+    unfinished: str = ""
+    """Why it was left before everything was sent."""
 
 
 @dataclass

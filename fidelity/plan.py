@@ -35,17 +35,19 @@ from fidelity.plan_probes import (
 )
 from fidelity.plan_reference import unusable
 from fidelity.plan_target import Target
-from fidelity.servers.address import check_url
+from fidelity.servers.address import unfit_addresses
 
 __all__ = ["Arm", "RunPlan", "Target", "Thresholds", "build", "merge", "read_file"]
 
 
 class Arm(Section):
-    """One server configuration; a `baseline` arm is shown and never decides the run."""
+    """One server configuration; a `baseline` arm is shown and never decides the run. With a `url`, the arm is
+    the server there: a replica of the target."""
 
     name: str
     guard: str = "none"
     baseline: bool = False
+    url: str | None = None
 
     @field_validator("guard")
     @classmethod
@@ -132,22 +134,23 @@ class RunPlan(Section):
         names = [arm.name for arm in self.arms]
         if not names or len(set(names)) != len(names):
             raise ValueError("arms need at least one entry, each with its own name")
-        if self.target.kind == "attach" and not self.target.url:
-            raise ValueError("target.url is needed to attach to a running server")
-        if self.target.kind == "attach":
-            try:
-                check_url(self.target.url or "")
-            except PlanError as exc:
-                raise ValueError(exc.message) from exc
-        if self.target.kind == "container" and not self.target.image:
-            raise ValueError("target.image is needed to start a container")
-        if self.target.kind == "attach" and (len(self.arms) > 1 or self.arms[0].guard != "none"):
+        if self.target.kind == "attach" and any(arm.guard != "none" for arm in self.arms):
             raise ValueError(
                 "a running server is one arm as it is: guards cannot be applied to it from outside"
             )
+        if self.target.kind == "attach" and not all(arm.url or self.target.url for arm in self.arms):
+            raise ValueError("target.url is needed to attach to a running server")
+        if self.target.kind == "attach":
+            wrong = unfit_addresses([arm.url or self.target.url or "" for arm in self.arms])
+            if wrong is not None:
+                raise ValueError(wrong)
+        elif any(arm.url for arm in self.arms):
+            raise ValueError("an arm can have a url where the target is of kind attach only")
+        if self.target.kind == "container" and not self.target.image:
+            raise ValueError("target.image is needed to start a container")
         if all(arm.baseline for arm in self.arms):
             raise ValueError("every arm is a baseline: nothing would decide the run")
-        wrong = unusable(self.reference, self.target.url, names, self.selected)
+        wrong = unusable(self.reference, self.urls, names, self.selected)
         if wrong is not None:
             raise ValueError(wrong)
         return self
@@ -160,6 +163,20 @@ class RunPlan(Section):
         names = dict.fromkeys(name for name in (*chosen, *last) if name not in self.skip)
         # It holds against the reference what the others record.
         return tuple(sorted(names, key=lambda name: name == "reference"))
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses of the running servers, one for each arm; empty where they are started."""
+        return [one for arm in self.arms if (one := arm.url or self.target.url) is not None]
+
+    @property
+    def replicated(self) -> bool:
+        """Are the arms replicas of one deployment?"""
+        return len(self.arms) > 1 and self.target.kind == "attach"
+
+    def target_of(self, arm: Arm) -> Target:
+        """The target as it is for one arm."""
+        return self.target if arm.url is None else self.target.model_copy(update={"url": arm.url})
 
     @property
     def unprobed(self) -> dict[ProbeName, str]:

@@ -15,9 +15,9 @@ def is_url(name: str) -> bool:
 
 
 def unusable(
-    reference: str | None, url: str | None, arms: Sequence[str], probes: Sequence[str]
+    reference: str | None, urls: Sequence[str], arms: Sequence[str], probes: Sequence[str]
 ) -> str | None:
-    """Why a plan cannot have this reference, None when it can. `url` is the target's."""
+    """Why a plan cannot have this reference, None when it can. `urls` are the target's."""
     if "reference" not in probes:
         return None
     if reference is None:
@@ -31,6 +31,6 @@ def unusable(
             checked = check_url(reference)
         except PlanError as exc:
             return f"reference: {exc.message}"
-        if url is not None and checked == url.rstrip("/"):
+        if checked in [url.rstrip("/") for url in urls]:
             return "the reference is the server under test itself"
     return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from fidelity import fault_region, forecast, preflight
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import engine_of, meet
-from fidelity.errors import FidelityError
+from fidelity.errors import FidelityError, ServerError
 from fidelity.events import (
     ArmDone,
     Event,
@@ -21,6 +21,7 @@ from fidelity.events import (
     ServerLog,
     ServerReady,
     ServerStarting,
+    Warning,
 )
 from fidelity.guards.markers import read_markers
 from fidelity.guards.registry import guard
@@ -89,7 +90,7 @@ def run(manifest: Manifest, directory: Path) -> Generator[Event, None, None]:
     end = RunEnded("complete")
     try:
         for arm, visit in visits(manifest.plan):
-            yield from _run_arm(work, arm, visit)
+            yield from _run_replica(work, arm, visit)
     except OutOfTimeError:
         end = RunEnded("out of time", f"the {minutes:g} minutes of the plan are over")
     except OutOfRequestsError:
@@ -122,13 +123,46 @@ def _probes(plan: RunPlan, visit: int) -> list[ProbeName]:
     return [name for name in plan.selected if PROBES[name].visits >= visit]
 
 
+def _run_replica(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
+    """Run an arm; one of several replicas within its share of the time, and what ends it ends it alone."""
+    whole = work.deadline
+    if not work.plan.replicated:
+        yield from _run_arm(work, arm, visit)
+        return
+    record = _record(work, arm)
+    record.error = record.unfinished = ""
+    if whole is not None:
+        now, waiting = time.monotonic(), len(work.plan.arms) - work.plan.arms.index(arm)
+        work.deadline = now + (whole - now) / waiting
+    try:
+        yield from _run_arm(work, arm, visit)
+    except ServerError as exc:
+        record.error = exc.message
+    except OutOfTimeError:
+        if whole is None or time.monotonic() >= whole:
+            raise
+        record.unfinished = "its share of the minutes of the plan is over"
+    finally:
+        work.deadline = whole
+    if record.error or record.unfinished:
+        if work.prompts is not None and not work.prompts.settled:
+            # The next one chooses anew: what a server that fails was sure of is no choice.
+            work.prompts = None
+        work.save()
+        yield Warning(arm.name, f"{record.error or record.unfinished}; the other replicas go on")
+
+
+def _record(work: Run, arm: Arm) -> ArmRecord:
+    return work.manifest.arms.setdefault(arm.name, ArmRecord(arm.guard, guard(arm.guard).min_tail))
+
+
 def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
     plan = work.plan
     started = time.monotonic()
-    record = work.manifest.arms.setdefault(arm.name, ArmRecord(arm.guard, guard(arm.guard).min_tail))
+    record = _record(work, arm)
     if visit == 1:
         record.warnings = []
-    yield ServerStarting(arm.name, plan.target.url or plan.target.model)
+    yield ServerStarting(arm.name, plan.target_of(arm).url or plan.target.model)
     with _server(work, arm) as server:
         record.image = server.image
         if plan.target.kind in ("process", "container"):
@@ -200,7 +234,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
 
 
 def _server(work: Run, arm: Arm) -> AbstractContextManager[RunningServer]:
-    return server_for(work.plan.target, arm, work.directory, work.manifest.run_id, work.plan.seed)
+    return server_for(work.plan.target_of(arm), arm, work.directory, work.manifest.run_id, work.plan.seed)
 
 
 def _prove_guard(

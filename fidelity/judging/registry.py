@@ -2,7 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fidelity.judging import batch, checkpoint, decode, draft, equivalence, impact, speed, sweep, tasks
+from fidelity.judging import (
+    batch,
+    checkpoint,
+    decode,
+    draft,
+    equivalence,
+    impact,
+    replicas,
+    speed,
+    sweep,
+    tasks,
+)
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -30,6 +41,7 @@ JUDGES: dict[ProbeName, Judge] = {
 }
 
 COMPARERS: dict[ProbeName, Comparer] = {
+    "resend": replicas.compare,
     "draft": draft.compare,
     "speed": speed.compare,
     "equivalence": equivalence.compare,

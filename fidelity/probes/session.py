@@ -18,7 +18,8 @@ WAIT = (429, 503)
 """HTTP statuses of a server that wants no more for now."""
 
 PATIENCE = 6
-"""Requests in a row that may end so: each began again after the wait that it asked for."""
+"""Requests in a row that may end so, each begun again after the wait that it asked for, or that may get no
+answer at all."""
 
 
 class OutOfTimeError(Exception):
@@ -177,11 +178,12 @@ class Session:
             return
         for answer in failed:
             check_allowed(answer.status, self.server.client)
-        if failed and failed[0].status in WAIT:
+        if failed and failed[0].status in (0, *WAIT):
             self._refused += 1
             if self._refused == PATIENCE:
+                how = "refused" if failed[0].status else "did not answer"
                 raise UnreachableError(
-                    f"the server refused {PATIENCE} requests in a row: {failed[0].error}",
+                    f"the server {how} {PATIENCE} requests in a row: {failed[0].error}",
                     "ask for fewer at a time with --rate; `fidelity run --resume FOLDER` goes on from there",
                 )
         if failed and failed[0].status == 0:

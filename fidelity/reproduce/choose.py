@@ -64,7 +64,7 @@ def reproduction(
     return Reproduction(
         cell,
         best,
-        plan.target,
+        next((plan.target_of(arm) for arm in plan.arms if arm.name == cell.arm), plan.target),
         record.guard,
         plan.seed,
         label,

@@ -1,5 +1,6 @@
 """The address of a server that runs already: checked before it is written into any record."""
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from fidelity.errors import PlanError
@@ -22,3 +23,13 @@ def check_url(url: str) -> str:
             "give a key in FIDELITY_API_KEY or --header-file: an address is written into the record",
         )
     return url.rstrip("/")
+
+
+def unfit_addresses(urls: Sequence[str]) -> str | None:
+    """Why these cannot be the addresses of as many servers, None when they can."""
+    try:
+        checked = [check_url(url) for url in urls]
+    except PlanError as exc:
+        return exc.message
+    twice = [url for number, url in enumerate(checked) if url in checked[:number]]
+    return f"{twice[0]} is given twice: each arm is a server of its own" if twice else None
