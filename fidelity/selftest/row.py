@@ -1,5 +1,6 @@
 """One line of the mutation table: a server with a fault, the plan that looks at it, what must come out."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,20 +20,23 @@ nothing, must be inconclusive; `control`: healthy, must pass."""
 MUST_FAIL: tuple[Group, ...] = ("fault", "blind pair", "reference")
 
 FULL: dict[str, Any] = {
-    "prompts": {"count": 16},
+    "prompts": {"count": 12},
     "resend": {"warmup_sends": 4, "warmup_tokens": 16},
     "checkpoint": {"prompts": 5},
-    "thresholds": {"max_rate": 0.2},
+    "draft": {"prompts": 8, "tokens": 32},
+    "batch": {"sizes": (1, 2, 3, 8), "rounds": 5, "tokens": 4, "ragged": 6},
+    "thresholds": {"max_rate": 0.25},
 }
 """What every plan begins with: fewer prompts than a default run, as there are thousands of runs."""
 
-PARTLY: dict[str, Any] = {"prompts": {"count": 60}, "resend": {"positions": [64], "controls": []}}
-"""What a share of prompts lays over a plan whose row names the suspect tail: many prompts, at the shortest
-length, where all that counts is to meet corrupt ones."""
+PARTLY: dict[str, Any] = {"resend": {"positions": [64], "controls": [], "hits": 1}}
+CORRUPT = 6
+"""What a share of prompts lays over a plan whose row names the suspect tail, where all that counts is to meet
+corrupt ones: so many prompts that CORRUPT are to be expected, at the shortest length."""
 
 GATE: dict[str, Any] = {"thresholds": {"max_rate": 0.01}}
 """The rate that a release gate allows: corrupt prompts are proof against it where their lower limit is above
-it, which two of 60 are."""
+it, which two of 60 are, or of fewer."""
 
 SMALL: dict[str, Any] = {
     "prompts": {"count": 9},
@@ -91,10 +95,17 @@ class Row:
         if quick:
             data = plans.merge(plans.merge(data, SMALL), self.small)
         if rate < 1:
-            at_tail = PARTLY if self.names.startswith("resend L=193 tail=1") else {}
-            data = plans.merge(plans.merge(data, GATE), at_tail if self.partly is None else self.partly)
+            data = plans.merge(plans.merge(data, GATE), self._over(rate))
             data["skip"] = self._needless
         return plans.build(data, f"selftest, {self.name}")
+
+    def _over(self, rate: float) -> Mapping[str, Any]:
+        """What a share of prompts lays over the plan."""
+        if self.partly is not None:
+            return self.partly
+        if not self.names.startswith("resend L=193 tail=1"):
+            return {}
+        return {**PARTLY, "prompts": {"count": math.ceil(CORRUPT / rate)}}
 
     @property
     def _needless(self) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fidelity.selftest.catalogue import OUT_OF_REACH
 from fidelity.selftest.machine import version_of
-from fidelity.selftest.row import MUST_FAIL, Group
+from fidelity.selftest.row import CORRUPT, MUST_FAIL, Group
 from fidelity.selftest.run import Outcome
 from fidelity.selftest.summary import ENOUGH, NOTHING, Line, confusion
 
@@ -160,8 +160,9 @@ def _made(outcomes: Sequence[Outcome]) -> Iterator[str]:
         "A fault is seen by the cell that its line must name. Requests and seconds are medians of the runs "
         "at rate 1, several runs at once. A rate is a share of prompts. One below 1 is run by the probe that "
         "the line names alone, and a run has caught it where any cell fails by the limit of a release gate, "
-        "1 % of prompts; lines that name L=193 tail=1 send 60 prompts at L=65 tail=1. A rate is caught where "
-        f"at least {ENOUGH * 100:g} % of the seeds are. Below the first that is not, nothing is run."
+        f"1 % of prompts; lines that name L=193 tail=1 send {CORRUPT} / rate prompts at L=65 tail=1. A rate "
+        f"is caught where at least {ENOUGH * 100:g} % of the seeds are. Below the first that is not, nothing "
+        "is run."
     )
 
 

@@ -117,6 +117,14 @@ def test_a_smaller_rate_is_run_by_the_probe_that_is_named(name: str, probes: tup
     assert BY_NAME[name].run_plan(0, 0.5, quick=False).selected == probes
 
 
+def test_the_smaller_the_rate_the_more_prompts_at_the_suspect_tail() -> None:
+    counts = [BY_NAME["zeroed-state"].run_plan(0, rate, quick=False).prompts.count for rate in (0.5, 0.1)]
+    assert counts == [12, 60]
+    own = BY_NAME["stale-conv"].run_plan(0, 0.1, quick=False)
+    assert (own.prompts.count, own.resend.controls) == (30, (33,))
+    assert own.thresholds.max_rate == 0.01
+
+
 def test_it_is_caught_by_the_cell_that_the_row_names() -> None:
     cells = (("L=225 tail=33", FAIL, "x"), ("L=193 tail=1", FAIL, "y"))
     found = verdict(FAIL, "", *cells)
