@@ -25,6 +25,13 @@ def check(
         Path | None,
         typer.Option("--urls-file", help="Addresses, one a line; # begins a comment."),
     ] = None,
+    number: Annotated[
+        int | None, typer.Option("--replicas", min=1, help="Replicas that answer behind the one address.")
+    ] = None,
+    replica_header: Annotated[
+        str | None,
+        typer.Option("--replica-header", help="The header that tells which. [default: names in use]"),
+    ] = None,
     output: OutputOption = None,
     engine: EngineOption = None,
     gpu: GpuOption = None,
@@ -79,6 +86,8 @@ def check(
         "header_file": header_file,
         "ca_file": ca_file,
         "served_model": served_model,
+        "replicas": number,
+        "replica_header": replica_header,
         "timeout": timeout,
         "rate": rate,
         "allow_load": allow_load or None,

@@ -102,6 +102,8 @@ def _contradicted(group: Group, hit: Observation, cell: Cell) -> str | None:
     rank, cold_rank = hit.answer.dp_rank, group.cold.answer.dp_rank
     if rank != cold_rank:
         return f"DP rank {rank} answered, and rank {cold_rank} the cold send"
+    if hit.answer.replica != group.cold.answer.replica:
+        return f"replica {hit.answer.replica} answered, and {group.cold.answer.replica} the cold send"
     if hit.alone is False:
         # A larger batch is what a path control is for; a suspect must be alone.
         return "other requests ran at the same time" if cell.kind == "suspect" else None

@@ -10,6 +10,7 @@ from fidelity.manifest import ArmRecord, Manifest
 from fidelity.memory import no_collection
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan, Thresholds
+from fidelity.routed import by_replica
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -37,6 +38,7 @@ def judge(
 
     `thresholds` other than the plan's own, which were fixed before the first request, are told in a warning.
     """
+    manifest, observations = by_replica(manifest, observations)
     plan = manifest.plan
     limits = thresholds or plan.thresholds
     with no_collection():
@@ -62,7 +64,7 @@ def judge(
         exit_code=_exit_code(state, manifest),
         reason=reason,
         label=label(manifest),
-        target=", ".join(plan.urls) or plan.target.model,
+        target=", ".join(dict.fromkeys(plan.urls)) or plan.target.model,
         status=manifest.status,
         partial=manifest.status != "complete",
         error=manifest.error,

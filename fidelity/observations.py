@@ -33,7 +33,8 @@ class Answer:
     tokens; `first_token` to the first, which brought `first_count` of them. `raw` is the body, kept where
     anything about it is odd. `scored` and `scored_top` are of prompt tokens: logprobs (nats) and top rows of
     those that the request wanted scored. `spec` holds the figures of speculative decoding by sglang's names.
-    `tool_calls` are those of a chat answer, each with its `name` and `arguments` as told.
+    `tool_calls` are those of a chat answer, each with its `name` and `arguments` as told. `replica` is who
+    answered behind a router, None where that is not told or not asked.
     """
 
     status: int
@@ -58,6 +59,7 @@ class Answer:
     first_token: float | None = None
     first_count: int | None = None
     tool_calls: list[dict[str, str]] = field(default_factory=list)
+    replica: str | None = None
 
     @property
     def failed(self) -> bool:

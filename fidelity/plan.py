@@ -134,7 +134,9 @@ class RunPlan(Section):
         names = [arm.name for arm in self.arms]
         if not names or len(set(names)) != len(names):
             raise ValueError("arms need at least one entry, each with its own name")
-        if self.target.kind == "attach" and any(arm.guard != "none" for arm in self.arms):
+        guarded = any(arm.guard != "none" for arm in self.arms)
+        unnamed = len(self.arms) > 1 and not all(arm.url for arm in self.arms)
+        if self.target.kind == "attach" and (guarded or unnamed):
             raise ValueError(
                 "a running server is one arm as it is: guards cannot be applied to it from outside"
             )
@@ -144,8 +146,12 @@ class RunPlan(Section):
             wrong = unfit_addresses([arm.url or self.target.url or "" for arm in self.arms])
             if wrong is not None:
                 raise ValueError(wrong)
-        elif any(arm.url for arm in self.arms):
-            raise ValueError("an arm can have a url where the target is of kind attach only")
+        elif any(arm.url for arm in self.arms) or self.target.replicas > 1:
+            raise ValueError(
+                "only a target of kind attach has replicas, by url of each arm or behind a router"
+            )
+        if len(self.arms) > 1 and self.target.replicas > 1:
+            raise ValueError("replicas are given by their addresses, or as a number behind one, not both")
         if self.target.kind == "container" and not self.target.image:
             raise ValueError("target.image is needed to start a container")
         if all(arm.baseline for arm in self.arms):

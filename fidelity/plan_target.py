@@ -55,6 +55,10 @@ class Target(Section):
     """The name under which an attached server must serve its model."""
     rate: float | None = Field(None, gt=0)
     """Requests of any kind that an attached server may get, per second."""
+    replicas: int = Field(1, ge=1)
+    """How many servers answer behind the address of an attached one."""
+    replica_header: str | None = None
+    """The header of its answers that tells which; by default any of the names in use."""
     allow_load: bool = False
     """May an attached server get more than one request at once?"""
     allow_sampling: bool = False

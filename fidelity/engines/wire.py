@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from fidelity.engines import json_reader
+from fidelity.engines import json_reader, replica
 from fidelity.engines.patience import asked_wait
 from fidelity.errors import NotWhatWasAskedError, UnreachableError
 from fidelity.observations import Answer
@@ -37,6 +37,7 @@ def post(
         response = client.post(path, json=dict(body), timeout=min(limits, default=None), headers=headers)
     except httpx.RequestError as exc:
         return Answer(status=0, latency=time.perf_counter() - start, error=f"{type(exc).__name__}: {exc}")
+    replica.heed(client, response)
     # A rate limit makes the request wait before it leaves.
     latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
     wait = asked_wait(response)

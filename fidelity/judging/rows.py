@@ -102,6 +102,8 @@ def _missed(sent: Observation, cold: Observation | None, agreement: Agreement) -
         return f"prompt_tokens {sent.answer.prompt_tokens} instead of {sent.length}"
     if sent.answer.dp_rank != cold.answer.dp_rank:
         return f"DP rank {sent.answer.dp_rank} answered, and rank {cold.answer.dp_rank} the cold send"
+    if sent.answer.replica != cold.answer.replica:
+        return f"replica {sent.answer.replica} answered, and {cold.answer.replica} the cold send"
     return "no readable answer to compare" if agreement.kind == "unreadable" else None
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from fidelity.engines import openai_chat, solitude, stream
+from fidelity.engines import openai_chat, replica, solitude, stream
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.registry import Engine, engine_of
 from fidelity.engines.request import Request
@@ -97,8 +97,9 @@ class Session:
         NotWhatWasAskedError when the server reads a text as another number of tokens.
         """
         request = self._as_text(request)
-        # A server that we started has no other clients.
-        before = self._watch.before() if watch and not self.server.owned else None
+        # A server that we started has no other clients; of those behind a router any may tell its load.
+        blind = self.server.owned or replica.is_watched(self.server.client)
+        before = self._watch.before() if watch and not blind else None
         (record,) = self._send([request], [observation], before)
         read = record.answer.prompt_tokens
         # Prompts cut anywhere: their last words may make other tokens by themselves.
@@ -159,6 +160,8 @@ class Session:
             answers = [self._engine.generate(self.server.client, requests[0], timeout)]
         else:
             answers = self._engine.generate_batch(self.server.client, requests, timeout)
+        if len(answers) == 1 and not requests[0].stream:
+            answers[0].replica = replica.last(self.server.client)
         for answer in answers:
             self._watch.sent(answer.computed)
         seen = asdict(self._watch.after(before)) if before is not None else {}

@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from fidelity.engines import replica
 from fidelity.engines.patience import asked_wait
 from fidelity.engines.secrets import secrets_in
 from fidelity.errors import UsageError
@@ -35,6 +36,8 @@ def attach(target: Target, key: str = KEY_VARIABLE) -> Iterator[RunningServer]:
         transport=Discreet(transport, secrets_in(headers.items())),
         event_hooks={"request": [pace.wait], "response": [pace.heed]},
     ) as client:
+        if target.replicas > 1:
+            replica.watch(client, target.replica_header)
         yield RunningServer(url=url, owned=False, client=client)
 
 

@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         self.send_response(answer.status_code)
         self.send_header("content-length", str(len(answer.content)))
-        for name in ("retry-after", "location"):
+        for name in ("retry-after", "location", "x-replica-id"):
             if name in answer.headers:
                 self.send_header(name, answer.headers[name])
         self.end_headers()
