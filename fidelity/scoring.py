@@ -57,12 +57,16 @@ def score(generated: Answer, clean: Answer) -> Scored | None:
         return Scored(np.where(undefined, np.nan, own), again, np.maximum(best - again, 0.0), undefined)
 
 
-def corrupt_rules(generated: Observation, clean: Observation | None) -> tuple[str, ...]:
+def corrupt_rules(
+    generated: Observation, clean: Observation | None, again: Observation | None = None
+) -> tuple[str, ...]:
     """Why a generated answer is corrupt, worst first; empty when it is not.
 
     Absolute rules of the answer itself, at temperature 0 alone those of its first choice; a clean prefill
     that is broken; and at temperature 0 its regret: one token beyond SURE, or LEAST_HARD and HARD_SHARE of
-    them beyond HARD. A run of one id counts only where the clean prefill does not choose it too.
+    them beyond HARD. A run of one id counts only where the clean prefill does not choose it too. With
+    `again`, a second clean prefill, both limits are raised by what the two differ in, up to HARD nats: a
+    choice can be off by the move of each of two logprobs.
     """
     found = list(broken_rules(generated.answer, NEAR_TIE))
     if generated.temperature > 0:
@@ -75,9 +79,22 @@ def corrupt_rules(generated: Observation, clean: Observation | None) -> tuple[st
     if scored is None:
         return (*found, *runs)
     regret = scored.regret[~np.isnan(scored.regret)]
-    hard = int(np.count_nonzero(regret > HARD))
+    noise = _noise(clean, again)
+    hard = int(np.count_nonzero(regret > HARD + noise))
     many = max(LEAST_HARD, HARD_SHARE * regret.size)
-    if generated.temperature == 0 and regret.size and (regret.max() > SURE or hard >= many):
+    if generated.temperature == 0 and regret.size and (regret.max() > SURE + 2 * noise or hard >= many):
         worst = f"worst {regret.max():.1f} nat"
         found += [f"{hard} of {regret.size} tokens are not the clean prefill's ({worst})", *runs]
     return tuple(found)
+
+
+def _noise(clean: Observation | None, again: Observation | None) -> float:
+    """nats: the largest move of a scored token between two clean prefills; 0 where there are no two."""
+    if clean is None or again is None:
+        return 0.0
+    one, other = clean.answer.scored, again.answer.scored
+    if not one or len(one) != len(other):
+        return 0.0
+    moves = np.abs(np.array(one) - np.array(other))
+    known = moves[np.isfinite(moves)]
+    return min(float(known.max()), HARD) if known.size else 0.0

@@ -4,7 +4,7 @@ import math
 
 from fidelity.compare import compare_first_token
 from fidelity.observations import Answer
-from fidelity.scoring import HARD
+from fidelity.scoring import HARD, SURE
 
 
 def corrupt_reason(
@@ -20,6 +20,16 @@ def corrupt_reason(
         return agreement.kind
     moved = token_move(cold, other)
     return f"logprob moved {moved:.1f} nat" if moved > HARD else ""
+
+
+def alone_is_no_proof(cold: Answer, other: Answer, near_tie: float) -> bool:
+    """Is what makes `other` corrupt a move that a noisy server makes once in hundreds of sends: finite
+    numbers, and neither the flip nor the move of the logprob beyond SURE nats?"""
+    agreement = compare_first_token(cold, other, near_tie)
+    if agreement.kind not in ("same", "near-tie", "hard flip"):
+        return False
+    moved = token_move(cold, other)
+    return agreement.regret <= SURE and moved <= SURE
 
 
 def token_move(cold: Answer, other: Answer) -> float:

@@ -107,6 +107,24 @@ def test_regret_makes_an_answer_corrupt(regrets: list[float], corrupt: bool) -> 
     assert all("are not the clean prefill's" in rule for rule in rules)
 
 
+@pytest.mark.parametrize(
+    ("noise", "regret", "corrupt"),
+    [
+        (0.0, SURE + 0.01, True),
+        (0.4, SURE + 0.79, False),
+        (0.4, SURE + 0.81, True),
+        (9.0, SURE + 2 * HARD - 0.01, False),
+        (9.0, SURE + 2 * HARD + 0.01, True),
+        (NAN, SURE + 0.01, True),
+    ],
+)
+def test_what_two_clean_prefills_differ_in_is_allowed(noise: float, regret: float, corrupt: bool) -> None:
+    one = clean([-0.2 - regret, *[-0.2] * 49], [-0.2] * 50)
+    other = clean([-0.2 - regret, *[-0.2] * 48, -0.2 - noise], [-0.2] * 50)
+    assert bool(corrupt_rules(generated([-0.2] * 50), one, other)) is corrupt
+    assert corrupt_rules(generated([-0.2] * 50), one) or regret <= SURE
+
+
 def test_at_temperature_1_regret_is_no_fault() -> None:
     own = generated([-0.2] * 20)
     own.temperature = 1.0

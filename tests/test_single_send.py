@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fidelity.observations import Answer, Observation
-from fidelity.single_send import corrupt_reason, token_move
+from fidelity.single_send import alone_is_no_proof, corrupt_reason, token_move
 
 COLD = {"top": [[(5, -0.1), (6, -3.0)]], "output_ids": [5], "logprobs": [-0.1]}
 
@@ -46,3 +46,20 @@ def test_what_cannot_be_read_has_no_move(answer: Any, bad: dict[str, Any]) -> No
 )
 def test_the_worst_reason_is_told(answer: Any, other: dict[str, Any], reason: str) -> None:
     assert corrupt_reason(answer(), answer(**other), 0.125) == reason
+
+
+@pytest.mark.parametrize(
+    ("other", "noise"),
+    [
+        ({"top": [[(5, -3.0), (6, -3.1)]], "logprobs": [-3.0]}, True),
+        ({"top": [[(5, -3.2), (6, -3.3)]], "logprobs": [-3.2]}, False),
+        ({"top": [[(6, -0.1), (5, -3.0)]], "output_ids": [6]}, True),
+        ({"top": [[(9, -0.1), (5, -3.0)]], "output_ids": [9]}, False),
+        ({"faces": {"null": 3}}, False),
+        ({"top": []}, False),
+    ],
+)
+def test_finite_moves_up_to_three_nats_are_no_proof_alone(
+    answer: Any, other: dict[str, Any], noise: bool
+) -> None:
+    assert alone_is_no_proof(answer(), answer(**other), 0.125) is noise

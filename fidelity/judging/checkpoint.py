@@ -7,7 +7,7 @@ import numpy as np
 
 from fidelity.evidence import Group, groups_of
 from fidelity.judging.few import count_faces, decide, rate_limits
-from fidelity.judging.sweep import CORRUPT, GONE, MISSED, Spot, find_spot, spot_examples
+from fidelity.judging.sweep import CORRUPT, GONE, LONE, MISSED, Spot, find_spot, is_lone_move, spot_examples
 from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
@@ -46,6 +46,8 @@ def _judge_cell(
     why = [spot.why for spot in corrupt] or [reason for reason, _ in lost.most_common()]
     planned = plan.checkpoint.prompts
     state, reason = decide("hits", len(corrupt), exercised, planned, why, limits)
+    if is_lone_move(corrupt, limits):
+        state, reason = INCONCLUSIVE, f"{reason}{LONE}"
     hits = [spot.group.hits[0] for spot in spots if spot.group and spot.group.hits]
     silent = sum(hit.alone is None for hit in hits)
     if state == PASS and silent and unsure_alone:

@@ -16,7 +16,7 @@ from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
 from fidelity.probes.cells import Cell
-from fidelity.single_send import corrupt_reason, token_move
+from fidelity.single_send import alone_is_no_proof, corrupt_reason, token_move
 from fidelity.stats.rates import clopper_pearson
 from fidelity.verdicts import (
     FAIL,
@@ -45,6 +45,9 @@ SMALLEST_CORRUPT, LARGEST_CORRUPT = "smallest corrupt tail", "largest corrupt ta
 SMALLEST_CLEAN = "smallest clean tail"
 EXAMPLES = 3
 SHOWN_CHARACTERS = 80
+
+
+LONE = "; one such move alone is no proof"
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,16 @@ def find_spot(position: int, tail: int, group: Group, record: ArmRecord, limits:
     return Spot(tail, GONE if structural else AGREES, group=group)
 
 
+def is_lone_move(corrupt: Sequence[Spot], limits: Thresholds) -> bool:
+    """Is a single spot corrupt, by a move of its logprobs that alone is no proof?"""
+    if len(corrupt) != 1:
+        return False
+    group = corrupt[0].group
+    if group is None or not group.hits or corrupt[0].why != _corrupt(group, group.hits[0], limits):
+        return False
+    return alone_is_no_proof(group.cold.answer, group.hits[0].answer, limits.near_tie)
+
+
 def _corrupt(group: Group, other: Observation | None, limits: Thresholds) -> str:
     """Why an answer, or the cold one itself, is corrupt."""
     rules = group.cold_rules(limits.near_tie)
@@ -141,8 +154,8 @@ def _row(
     hits = [spot.group.hits[0] for spot in spots if spot.group and spot.group.hits]
     silent = sum(hit.alone is None for hit in hits)
     if corrupt:
-        state = FAIL
-        reason = f"corrupt at {_tails(marks, CORRUPT)}: {corrupt[0].why}"
+        state = INCONCLUSIVE if is_lone_move(corrupt, limits) else FAIL
+        reason = f"corrupt at {_tails(marks, CORRUPT)}: {corrupt[0].why}{LONE * (state == INCONCLUSIVE)}"
     elif lost:
         state = NOT_EXERCISED
         reason = f"the path was not taken at {_tails(marks, MISSED)}: {lost[0].why}"

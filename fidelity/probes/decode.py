@@ -69,7 +69,7 @@ def generated(
         roles = attempts[max(attempts)]
         answer = roles.get("decode") or roles.get("sample")
         if answer is not None:
-            yield answer, roles, corrupt_rules(answer, roles.get("rescore"))
+            yield answer, roles, corrupt_rules(answer, roles.get("rescore"), roles.get("rescore2"))
 
 
 def _keeping(sent: list[Observation], events: Iterator[Event]) -> Iterator[Event]:

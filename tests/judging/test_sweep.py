@@ -95,7 +95,10 @@ def test_a_single_flip_needs_more_than_rounding(sends: Sends, first: float, seco
     hit = {"output_ids": [6], "top": [[(6, first), (5, second)]], "logprobs": [first]}
     row = judge(sends(1, hit, cold))["from 192"]
     assert row.notes[0] == f"from 192: 1 {mark}"
-    assert row.state == (FAIL if mark == "X" else PASS)
+    assert row.state == (INCONCLUSIVE if mark == "X" else PASS)
+    # One alone could be a noisy server's; two are not.
+    twice = judge([*sends(1, hit, cold), *sends(2, hit, cold)])["from 192"]
+    assert twice.state == (FAIL if mark == "X" else PASS)
 
 
 def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> None:
