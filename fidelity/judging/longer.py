@@ -45,7 +45,9 @@ def judge(
         key = arm, named.name
         verdict = shift_judge.apply(by_rate, size, shifts.get(key, []), limits)
         beyond = shift_judge.apply(by_rate, size, large.get(key, []), wide)
-        if verdict.state == FAIL and beyond.state != FAIL:
+        if beyond.state == FAIL:
+            verdict = beyond
+        elif verdict.state == FAIL:
             reason = f"{verdict.reason}; kernels for one token and for many can be as far apart"
             verdict = replace(verdict, state=INCONCLUSIVE, reason=reason)
         found[cell.name] = replace(verdict, tail=None, examples=())

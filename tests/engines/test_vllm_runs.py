@@ -91,6 +91,7 @@ def test_a_fault_that_cold_and_hit_share_fails(fault: str, runs: Runs) -> None:
     if fault == "moved":
         assert (cells[LONGER].corrupt, cells[SUSPECT].state) == (0, "inconclusive")
         assert "the longer prompt contradicts" in cells[SUSPECT].reason
+        assert "(margin 0.2, p " in cells[LONGER].reason
 
 
 def test_a_shift_that_kernels_for_one_token_could_explain_is_no_pass_and_no_alarm(runs: Runs) -> None:
