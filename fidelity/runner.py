@@ -148,8 +148,10 @@ def _run_replica(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         if work.prompts is not None and not work.prompts.settled:
             # The next one chooses anew: what a server that fails was sure of is no choice.
             work.prompts = None
+        message = f"{record.error or record.unfinished}; the other replicas go on"
+        record.warnings.append(message)
         work.save()
-        yield Warning(arm.name, f"{record.error or record.unfinished}; the other replicas go on")
+        yield Warning(arm.name, message)
 
 
 def _record(work: Run, arm: Arm) -> ArmRecord:
