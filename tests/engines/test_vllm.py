@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fidelity.compare import broken_rules
 from fidelity.engines import prometheus, vllm
 from fidelity.engines.registry import meet
 from fidelity.engines.request import Request
@@ -93,6 +94,14 @@ def test_a_nan_that_came_as_the_clients_error_counts_as_nan() -> None:
     other = vllm.read_response(400, '{"error": {"message": "too long", "code": 400}}', 0.1, Request([1], "n"))
     assert other.failed
     assert not other.faces
+
+
+def test_equal_logprobs_everywhere_break_the_flat_row() -> None:
+    text = (SAMPLES / "vllm_all_equal.json").read_text(encoding="utf-8")
+    answer = vllm.read_response(200, text, 0.1, Request([1] * 193, "n"))
+    assert {round(value, 4) for _, value in answer.top[0]} == {-12.4225}
+    assert (answer.cached_tokens, answer.faces, broken_rules(answer)) == (192, {}, ("flat row",))
+    assert not broken_rules(parsed(keyed()))
 
 
 def test_without_the_flag_no_cached_tokens_are_made_up() -> None:
