@@ -25,7 +25,6 @@ from fidelity.selftest.plans import (
     HITS,
     KV_MODEL,
     LONG,
-    LONGER,
     MANY,
     MORE,
     ONE_LENGTH,
@@ -153,7 +152,7 @@ FAULTS = (
         "decode T=0",
         BOUNDARY,
         LONG,
-        laid(FEW, LONGER),
+        laid(FEW, {"decode": {"prompts": 3, "tokens": 660, "sampling": False}}),
     ),
     Row("decode-after", "decode-after", "fault", ("F03", "F22"), "decode T=0", DECODE, DECODED, FEW_DECODED),
     Row("decode-after, speculative", "decode-after", "fault", ("F22",), "draft output", DECODE, DRAFTS),
@@ -219,7 +218,14 @@ BLIND_PAIRS = (
 
 FOR_A_REFERENCE = (
     Row(
-        "all-wrong", "all-wrong", "reference", ("F05",), "L=193 cold against the reference", COMMON, HITS, FEW
+        "all-wrong",
+        "all-wrong",
+        "reference",
+        ("F05",),
+        "L=193 cold against the reference",
+        COMMON,
+        HITS,
+        laid(FEW, {"skip": ["checkpoint", "decode"]}),
     ),
     Row(
         "long-prefill of hits",
