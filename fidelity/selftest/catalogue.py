@@ -62,7 +62,15 @@ FAULTS = (
         DECODED,
         FEW_DECODED,
     ),
-    Row("split-k in drafts", "split-k", "fault", ("F02", "F22"), "draft acceptance", DRAFT, DRAFTS),
+    Row(
+        "split-k in drafts",
+        "split-k",
+        "fault",
+        ("F02", "F22"),
+        "draft acceptance",
+        DRAFT,
+        laid(DRAFTS, {"draft": {"tokens": 64}}),
+    ),
     Row(
         "wrong-token-checkpoint",
         "wrong-token-checkpoint",
