@@ -175,7 +175,7 @@ META = (
 
 
 @given(st.sampled_from([*META, "output_ids", "text"]), anything)
-@settings(max_examples=120)
+@settings(max_examples=120, deadline=None)
 def test_no_answer_however_odd_raises(key: str, value: Any) -> None:
     given = body(**{key: value}) if key in META else {**body(), key: value}
     (answer,) = read_response(200, json.dumps(given), 0.1)
