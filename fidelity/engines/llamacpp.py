@@ -7,6 +7,7 @@ again in it is served from whatever slot 0 holds, which the counts of each answe
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from fidelity.engines import json_reader
 from fidelity.engines.llamacpp_facts import facts, look, recognise
 from fidelity.engines.llamacpp_tokenizer import LlamacppTokenizer
 from fidelity.engines.request import Request
-from fidelity.engines.wire import post, unusable
+from fidelity.engines.wire import parsed, post, shaped, unusable
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post
 
@@ -91,22 +92,14 @@ def _post(
 
 def read_response(status: int, text: str, latency: float, requests: Sequence[Request]) -> list[Answer]:
     """The answers of one HTTP response; every oddity is kept with the raw body."""
-    try:
-        data = json_reader.parse(text)
-    except ValueError:
-        data = None
+    data = parsed(text)
     if status != 200 or data is None:
         return [unusable(status, data, text, latency)] * len(requests)
     items = data if isinstance(data, list) else [data]
-    return [_try_item(*pair, latency, text) for pair in zip(items, requests, strict=False)]
-
-
-def _try_item(item: Any, request: Request, latency: float, text: str) -> Answer:
-    try:
-        return _read_item(item, request, latency, text)
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
-        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
-        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+    return [
+        shaped(partial(_read_item, item, request, latency, text), text, latency)
+        for item, request in zip(items, requests, strict=False)
+    ]
 
 
 def _read_item(item: Mapping[str, Any], request: Request, latency: float, text: str) -> Answer:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from fidelity.engines import json_reader
-from fidelity.engines.wire import unusable
+from fidelity.engines.wire import read_body
 from fidelity.observations import Answer
 
 _IDS = 2**31
@@ -17,17 +17,7 @@ _IDS = 2**31
 
 def read_response(status: int, text: str, latency: float) -> Answer:
     """The one answer of an HTTP response; the raw body is kept where anything about it is odd."""
-    try:
-        data = json_reader.parse(text)
-    except ValueError:
-        data = None
-    if status != 200 or data is None:
-        return unusable(status, data, text, latency)
-    try:
-        return _read(data, latency, text)
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
-        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
-        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+    return read_body(status, text, latency, lambda data: _read(data, latency, text))
 
 
 def token_id(data: bytes) -> int:

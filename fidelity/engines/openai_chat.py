@@ -9,7 +9,7 @@ import httpx
 from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts
 from fidelity.engines.request import Request
-from fidelity.engines.wire import post, unusable
+from fidelity.engines.wire import post, read_body
 from fidelity.observations import Answer
 
 PATH = "/v1/chat/completions"
@@ -33,17 +33,7 @@ def complete(client: httpx.Client, request: Request, timeout: float | None = Non
 
 def read_response(status: int, text: str, latency: float) -> Answer:
     """The one answer of a chat completion; the raw body is kept where anything about it is odd."""
-    try:
-        data = json_reader.parse(text)
-    except ValueError:
-        data = None
-    if status != 200 or data is None:
-        return unusable(status, data, text, latency)
-    try:
-        return _read(data, latency, text)
-    except (TypeError, ValueError, LookupError, AttributeError) as exc:
-        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
-        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+    return read_body(status, text, latency, lambda data: _read(data, latency, text))
 
 
 def cannot(facts: ServerFacts) -> str | None:

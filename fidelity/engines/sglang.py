@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts, read_facts
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import look
-from fidelity.engines.wire import first_found, post, unusable
+from fidelity.engines.wire import first_found, parsed, post, shaped, unusable
 from fidelity.errors import NotWhatWasAskedError
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
@@ -142,22 +143,13 @@ def read_response(
 ) -> list[Answer]:
     """The `count` answers of one HTTP response; every oddity is kept with the raw body. `scored` are the last
     prompt tokens, where their logprobs were asked for; `generated`: new tokens were asked for beside them."""
-    try:
-        data = json_reader.parse(text)
-    except ValueError:
-        data = None
+    data = parsed(text)
     if status != 200 or data is None:
         return [unusable(status, data, text, latency)] * count
     items = data if isinstance(data, list) else [data]
-    return [_try_item(item, latency, text, scored, generated) for item in items]
-
-
-def _try_item(item: Any, latency: float, text: str, scored: Sequence[int] | None, generated: bool) -> Answer:
-    try:
-        return _read_item(item, latency, text, scored, generated)
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
-        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
-        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+    return [
+        shaped(partial(_read_item, item, latency, text, scored, generated), text, latency) for item in items
+    ]
 
 
 def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | None, generated: bool) -> Answer:

@@ -16,7 +16,7 @@ from fidelity.engines.prometheus import scrape, total
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import Load
 from fidelity.engines.vllm_facts import facts, served, version
-from fidelity.engines.wire import post, unusable
+from fidelity.engines.wire import post, read_body
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
 
@@ -104,17 +104,7 @@ def look(client: httpx.Client) -> Load | None:
 
 def read_response(status: int, text: str, latency: float, request: Request) -> Answer:
     """The answer to `request` of one HTTP response; every oddity is kept with the raw body."""
-    try:
-        data = json_reader.parse(text)
-    except ValueError:
-        data = None
-    if status != 200 or data is None:
-        return unusable(status, data, text, latency)
-    try:
-        return _read(data, latency, text, request)
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
-        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
-        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
+    return read_body(status, text, latency, lambda data: _read(data, latency, text, request))
 
 
 def _read(data: Mapping[str, Any], latency: float, text: str, request: Request) -> Answer:

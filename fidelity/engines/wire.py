@@ -1,7 +1,7 @@
 """What is the same for every HTTP API: asking what a server says of itself, and what an error comes to."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,16 +42,34 @@ def post(
     latency = time.perf_counter() - start - response.request.extensions.get("waited", 0.0)
     wait = asked_wait(response)
     if wait is not None:
-        failed = unusable(response.status_code, _json(response.text), response.text, latency)
+        failed = unusable(response.status_code, parsed(response.text), response.text, latency)
         return replace(failed, error=f"{failed.error}; the server asks to wait {wait:g} s")
     return Reply(response.status_code, response.text, latency)
 
 
-def _json(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """The JSON of a body; None where it is none."""
     try:
         return json_reader.parse(text)
     except ValueError:
         return None
+
+
+def read_body(status: int, text: str, latency: float, read: Callable[[Any], Answer]) -> Answer:
+    """The one answer of a response, by `read` of its JSON; every oddity is kept with the raw body."""
+    data = parsed(text)
+    if status != 200 or data is None:
+        return unusable(status, data, text, latency)
+    return shaped(lambda: read(data), text, latency)
+
+
+def shaped(read: Callable[[], Answer], text: str, latency: float) -> Answer:
+    """What `read` makes of a body, or where that has another shape than it expects, a failed answer."""
+    try:
+        return read()
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as exc:
+        error = f"the answer has an unknown shape ({type(exc).__name__}: {exc})"
+        return Answer(status=200, latency=latency, error=error, raw=text[:20_000])
 
 
 def unusable(status: int, data: Any, text: str, latency: float) -> Answer:
