@@ -12,7 +12,7 @@ from fidelity.manifest import ArmRecord
 from fidelity.observations import Observation
 from fidelity.plan import Arm, RunPlan, Thresholds
 from fidelity.probes.decode import GREEDY, SAMPLED, generated, samples
-from fidelity.scoring import Scored, score
+from fidelity.scoring import Scored, corrupt_rules, score
 from fidelity.stats.equivalence import margin, upper_limit
 from fidelity.stats.scores import summarise, token_scores
 from fidelity.stats.topk import FloatArray
@@ -73,6 +73,12 @@ def _judge_cell(
     if cell == SAMPLED and not found:
         why = ["the leg at temperature 0 was not clean"]
     state, reason = decide("answers", len(corrupt), exercised, planned, why, limits)
+    excused = [obs for obs, roles, rules in found if not rules and corrupt_rules(obs, roles.get("rescore"))]
+    if state == PASS and excused:
+        state = INCONCLUSIVE
+        reason = (
+            f"{len(excused)} of {len(found)} answers hold tokens that only noise of its own explains"
+        )
     if state == NOT_EXERCISED and found and all(_silent(obs) for obs, _, _ in found):
         state, reason = NOT_APPLICABLE, "the server gives no logprobs"
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)

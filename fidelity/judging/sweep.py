@@ -76,7 +76,11 @@ def judge(
         spots += [Spot(tail, MISSED, "nothing was measured")] * lacking
         rows[position] += spots
     unsure_alone = plan.target.shared
-    found_rows = [_row(arm.name, *row, limits, unsure_alone=unsure_alone) for row in rows.items()]
+    # Single moves at one tail of several positions are no noise.
+    moved = Counter(spot.tail for spots in rows.values() for spot in spots if spot.mark == CORRUPT)
+    found_rows = [
+        _row(arm.name, *row, limits, again=moved, unsure_alone=unsure_alone) for row in rows.items()
+    ]
     return found_rows or [_nothing(arm.name)]
 
 
@@ -139,8 +143,15 @@ def _noise(group: Group, limits: Thresholds) -> bool:
 
 
 def _row(
-    arm: str, position: int, spots: Sequence[Spot], limits: Thresholds, *, unsure_alone: bool
+    arm: str,
+    position: int,
+    spots: Sequence[Spot],
+    limits: Thresholds,
+    *,
+    again: Mapping[int, int],
+    unsure_alone: bool,
 ) -> CellVerdict:
+    """`again`: how often each tail is corrupt, over all positions."""
     marks: dict[int, str] = {}
     worst = list(SAID)
     for spot in spots:
@@ -154,7 +165,8 @@ def _row(
     hits = [spot.group.hits[0] for spot in spots if spot.group and spot.group.hits]
     silent = sum(hit.alone is None for hit in hits)
     if corrupt:
-        state = INCONCLUSIVE if is_lone_move(corrupt, limits) else FAIL
+        lone = is_lone_move(corrupt, limits) and again[corrupt[0].tail] == 1
+        state = INCONCLUSIVE if lone else FAIL
         reason = f"corrupt at {_tails(marks, CORRUPT)}: {corrupt[0].why}{LONE * (state == INCONCLUSIVE)}"
     elif lost:
         state = NOT_EXERCISED

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_APPLICABLE, NOT_EXERCISED, PASS
+from fidelity.judge import judge
+from fidelity.scoring import SURE
+from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_APPLICABLE, NOT_EXERCISED, PASS, CellVerdict
 
 PLAN = {"probes": ["decode"], "decode": {"tokens": 96, "prompts": 6}}
 IDLE = {"target": {"assume_idle": True}}
@@ -77,6 +79,25 @@ def test_a_move_without_a_wrong_token_is_seen(play: Callable[..., Any], fake_sgl
     assert "mean |delta logprob| 0.3 nat" in cell.reason
     Surer.by = 0.1
     assert play(Surer(), {**PLAN, **IDLE}, name="near").cells()["T=0"].state == PASS
+
+
+def test_what_only_noise_explains_is_no_pass(play: Callable[..., Any], fake_sglang: Any) -> None:
+    played = play(fake_sglang(), {**PLAN, **IDLE})
+    first, second = (
+        next(obs.answer for obs in played.records if obs.role == role) for role in ("rescore", "rescore2")
+    )
+
+    def cell() -> CellVerdict:
+        (arm,) = judge(played.manifest, played.records).arms
+        return next(one for one in arm.cells if one.name == "T=0")
+
+    assert cell().state == PASS
+    ((token, best),) = first.scored_top[5]
+    first.scored_top[5] = [(token, best + SURE + 1.0)]
+    assert (cell().state, cell().corrupt) == (FAIL, 1)
+    second.scored[9] = first.scored[9] - 0.8
+    assert (cell().state, cell().corrupt) == (INCONCLUSIVE, 0)
+    assert cell().reason == "1 of 6 answers hold tokens that only noise of its own explains"
 
 
 def test_without_logprobs_it_is_not_applicable(play: Callable[..., Any], fake_sglang: Any) -> None:

@@ -99,6 +99,10 @@ def test_a_single_flip_needs_more_than_rounding(sends: Sends, first: float, seco
     # One alone could be a noisy server's; two are not.
     twice = judge([*sends(1, hit, cold), *sends(2, hit, cold)])["from 192"]
     assert twice.state == (FAIL if mark == "X" else PASS)
+    # Neither are two at one tail of two positions; at two tails, each could be noise.
+    for tail, state in ((1, FAIL), (2, INCONCLUSIVE)):
+        both = judge([*sends(1, hit, cold), *sends(tail, hit, cold, position=64)])
+        assert {row.state for row in both.values()} == {state if mark == "X" else PASS}
 
 
 def test_the_same_token_with_far_less_probability_is_corrupt(sends: Sends) -> None:
