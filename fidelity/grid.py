@@ -51,7 +51,8 @@ class Send:
 @dataclass(frozen=True)
 class Found:
     """`grid` in tokens, `strategy` as in ServerFacts, None where not found; `least_tail` is the fewest tokens
-    that a hit recomputed; `says` is the conclusion, and claims no more than the sends showed."""
+    that a hit recomputed; `says` is the conclusion, and claims no more than the sends showed. `may_cut`: a
+    cache that cuts cold prefills where a hit resumes would have shown the same counts."""
 
     kind: str
     says: str
@@ -59,6 +60,7 @@ class Found:
     grid: int | None = None
     strategy: str | None = None
     least_tail: int | None = None
+    may_cut: bool = True
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def discover(run_chain: Callable[[int, int], list[Send]], *, cuts: bool, shared:
             said = "the counts contradict each other: no cache that is known here serves them"
             return Found("contradictory", said, tuple(sends))
         length = _next_length(caches, sends, longer=cuts)
-    return replace(_conclude(caches, sends, cuts=cuts), sends=tuple(sends))
+    may_cut = bool(np.isin(caches.kind, (ALIGNED, ENDS)).any())
+    return replace(_conclude(caches, sends, cuts=cuts), sends=tuple(sends), may_cut=may_cut)
 
 
 def _agree(caches: Caches, own: Sequence[Send]) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,23 @@ def test_whole_messages_alone_find_it_too_or_leave_it_open(grid: int, strategy: 
     assert found.grid in (grid, None)
     assert found.grid == grid or found.kind in ("never hits", "not told apart")
     assert {one.what for one in found.sends} == {"cold", "again"}
+    assert found.may_cut or strategy == "extra_buffer" or grid == 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "strategy", "cuts", "may_cut"),
+    [
+        (64, "attention only", True, False),
+        (64, "attention only", False, True),
+        (64, "align", True, True),
+        (64, "align", False, True),
+        (64, "extra_buffer", True, False),
+        (1, "attention only", False, False),
+        (1024, "attention only", False, True),
+    ],
+)
+def test_whether_cold_prefills_may_be_cut(grid: int, strategy: str, cuts: bool, may_cut: bool) -> None:
+    assert counted(grid, strategy, cuts=cuts).may_cut == may_cut
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ CUT_COLD = (
     "a cold prefill is cut where its checkpoint is kept, so that a cold send and a hit of the same prompt "
     "run the same last step, and comparing them sees no fault of it"
 )
+MAY_CUT = (
+    "the counts do not tell whether cold prefills are cut where a hit resumes; then cold and hit run the "
+    "same last step, and comparing them sees no fault of it"
+)
 
 
 def part(facts: ServerFacts) -> Part:
@@ -58,13 +62,13 @@ def learned(facts: ServerFacts, found: Found) -> ServerFacts:
     told = ", ".join(f"{one.cached} of {one.sent}" for one in found.sends if one.what != "cold")
     note = f"the grid of the cache, which the server does not tell: {found.says} (from the cache: {told})"
     facts = replace(facts, notes=(*facts.notes, note))
-    if found.grid is None or found.strategy is None:
+    if found.grid is not None and found.strategy is not None:
+        facts = replace(facts, grid=found.grid, strategy=found.strategy, grid_known=True)
+    if not found.may_cut or facts.cold_shares_step is not None:
         return facts
-    facts = replace(facts, grid=found.grid, strategy=found.strategy, grid_known=True)
-    if found.strategy != "align" or facts.cold_shares_step is not None:
-        return facts
-    lacks = {**facts.lacks, "apart": CUT_COLD}
-    return replace(facts, cold_shares_step=CUT_COLD, lacks=lacks, notes=(*facts.notes, CUT_COLD))
+    why = CUT_COLD if found.strategy == "align" else MAY_CUT
+    lacks = {**facts.lacks, "apart": why}
+    return replace(facts, cold_shares_step=why, lacks=lacks, notes=(*facts.notes, why))
 
 
 class _Sender:

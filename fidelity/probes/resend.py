@@ -58,6 +58,11 @@ class Group:
         return f"{self.prompt}@{self.cell.length}" + ("" if natural else f"-{tail}")
 
 
+def scores_longer(facts: ServerFacts) -> bool:
+    """Does each group score a longer prompt?"""
+    return facts.cold_shares_step is not None and "scores" not in facts.lacks
+
+
 def sends_per_group(how: HitPlan, resend: Resend, *, longer: bool = False) -> int:
     """Requests one group takes when nothing fails and nothing is corrupt."""
     seeds = resend.hits if how.own_namespace else how.primes
@@ -97,7 +102,7 @@ def measure(at: Probing, cell: Cell, prompt: str, probe: str = PROBE) -> Iterato
             return _run_moved(at.session, replace(tried, ids=own), at.record.min_tail)
         return run_group(at.session, tried, hits, at.record.min_tail, plan.thresholds.near_tie)
 
-    longer = at.facts.cold_shares_step is not None
+    longer = scores_longer(at.facts)
     size = sends_per_group(how, hits, longer=longer)
     yield from in_attempts(at, probe, group.key, lambda sent: complete(sent, hits, longer=longer), send, size)
 
@@ -105,7 +110,7 @@ def measure(at: Probing, cell: Cell, prompt: str, probe: str = PROBE) -> Iterato
 def parts(plan: RunPlan, facts: ServerFacts, cells: Sequence[Cell], min_tail: int) -> Iterator[Part]:
     """One for each cell."""
     count = plan.prompts.count
-    longer = facts.cold_shares_step is not None
+    longer = scores_longer(facts)
     for cell in cells:
         how = plan_hit(cell, facts, min_tail)
         hits = _hits(plan.resend, cell)
@@ -144,7 +149,7 @@ def run_group(
     ask = [token for token, _ in cold.answer.top[0]] if cold.answer.top else []
     if not group.brief:
         yield sender.send("cold2", "b", ask=ask, predict=False)
-        if session.facts.cold_shares_step is not None:
+        if scores_longer(session.facts):
             behind = [*cold.answer.output_ids[:1], *group.ids][:LONGER]
             yield sender.send("longer", "longer", behind=behind, tokens=0, predict=False)
     corrupt = False

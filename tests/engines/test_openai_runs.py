@@ -45,11 +45,26 @@ def test_a_healthy_server_stays_open_for_want_of_a_control(runs: Runs) -> None:
 
 def test_with_a_known_grid_it_passes(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     told = openai.facts
-    monkeypatch.setattr(openai, "facts", lambda client: replace(told(client), grid=16))
+    known = {"grid": 16, "grid_known": True}
+    monkeypatch.setattr(openai, "facts", lambda client: replace(told(client), **known))
     played = runs(FakeOpenAI(step=16), (97, 106), thresholds={"max_rate": 0.4, "slack": 0.1})
     cells = played.cells()
     assert set(cells) == {"L=97 tail=1", "L=106 tail=10", "L=97 cold", "L=106 cold"}
     assert (played.verdict.exit_code, {cell.state for cell in cells.values()}) == (0, {"pass"})
+
+
+@pytest.mark.parametrize(("fault", "state"), [("none", "inconclusive"), ("hard flip", "fail")])
+def test_pages_may_hide_a_fault_that_cold_prefills_share(fault: str, state: str, runs: Runs) -> None:
+    # A cache that cuts cold prefills at the last page serves the same counts: no pass, but still a fail.
+    played = runs(FakeOpenAI(step=16, fault=fault), (97, 106), thresholds={"max_rate": 0.4, "slack": 0.1})
+    cell = played.cells()["L=97 tail=1"]
+    assert cell.state == state
+    assert fault != "none" or "the counts do not tell whether cold prefills are cut" in cell.reason
+    assert not of("longer", played.records)
+    assert played.verdict.exit_code == (10 if state == "fail" else 11)
+    facts = played.manifest.arms["none"].facts
+    assert "counts do not tell" in facts["cold_shares_step"]
+    assert facts["lacks"]["apart"] == facts["cold_shares_step"]
 
 
 def test_cold_and_hit_are_the_same_messages_and_no_other_namespace_is(runs: Runs) -> None:
