@@ -71,7 +71,8 @@ def _cache(facts: ServerFacts) -> Found:
             "the no_buffer strategy keeps no checkpoint that an identical re-send can hit",
             "--mamba-radix-cache-strategy extra_buffer",
         )
-    if "page_size" not in facts.raw and "tp_size" not in facts.raw:
+    own = facts.engine in ("sglang", EMBEDDED)
+    if own and "page_size" not in facts.raw and "tp_size" not in facts.raw:
         yield (
             "router",
             "/server_info is not a server's own: a router may send the two sends to two servers",

@@ -77,6 +77,8 @@ def test_nothing_is_found_on_a_plain_server(told: dict[str, Any]) -> None:
 def test_a_page_that_is_not_a_servers_own_is_a_routers() -> None:
     facts = read_facts({"version": "0.5.21", "mamba_radix_cache_strategy": "extra_buffer"}, HYBRID)
     assert [one.id for one in vacuity.find(facts, 225, owned=True)] == ["router"]
+    other = replace(facts, engine="openai")
+    assert not vacuity.find(other, 225, owned=True)
 
 
 def test_health_probes_are_a_matter_of_servers_that_others_watch() -> None:
