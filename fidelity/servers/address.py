@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+import httpx
+
 from fidelity.errors import PlanError
 
 
@@ -12,9 +14,17 @@ def check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:
+        if host is not None:
+            # What the client would stumble over; the name is encoded again where it is looked up.
+            httpx.URL(url).host.encode("idna")
+    except (ValueError, httpx.InvalidURL):
         host, port = None, None
-    if host is None or parts.scheme not in ("http", "https") or port == 0:
+    if (
+        not host
+        or any(not sign.isprintable() or sign.isspace() for sign in url)
+        or parts.scheme not in ("http", "https")
+        or port == 0
+    ):
         # Whatever stands before an @ may be a password.
         raise PlanError(f"'{url.rpartition('@')[2]}' is not a URL", "give it as http://HOST:PORT")
     if parts.username is not None or parts.query or parts.fragment:

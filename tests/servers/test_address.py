@@ -12,6 +12,8 @@ from fidelity.servers.address import check_url
         ("http://host:30000/", "http://host:30000"),
         ("https://host/tenants/a/", "https://host/tenants/a"),
         ("http://[::1]:30000", "http://[::1]:30000"),
+        ("http://bücher.example", "http://bücher.example"),
+        ("http://my_host.:80", "http://my_host.:80"),
     ],
 )
 def test_an_address_loses_its_last_slash(url: str, base: str) -> None:
@@ -19,7 +21,29 @@ def test_an_address_loses_its_last_slash(url: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:30000", "ftp://host", "30000", "http://", "http://host:port", "http://[::1"]
+    "url",
+    [
+        "",
+        "localhost:30000",
+        "ftp://host",
+        "30000",
+        "http://",
+        "http://host:port",
+        "http://[::1",
+        "http://☃☃.:80",
+        "http://a..b",
+        "http://a b:80",
+        "http://host:80/a b",
+        "http://host\x00:80",
+        "http://host\x1b:80",
+        "http://ho\nst:80",
+        "http://host:80/a\tb",
+        f"http://{'a' * 64}.example",
+        f"http://{'☃' * 64}.example",
+        "http://xn--\u00e9.example",
+        "http://[v1.a]:80",
+        "http://host:99999",
+    ],
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(PlanError, match="is not a URL") as caught:
