@@ -91,6 +91,15 @@ def check_allowed(status: int, client: httpx.Client) -> None:
         )
 
 
+def _place(response: httpx.Response) -> str:
+    """Where a redirect leads: scheme, host and path, as the rest may hold a token."""
+    try:
+        place = response.url.join(response.headers["location"])
+        return str(place.copy_with(username=None, password=None, query=None, fragment=None))
+    except (KeyError, ValueError, httpx.InvalidURL):
+        return "another address"
+
+
 def first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | None:
     """The JSON object that the first of these paths to have one answers a GET with; None without any. Raises
     UnreachableError, NotWhatWasAskedError."""
@@ -108,7 +117,7 @@ def first_found(client: httpx.Client, paths: Sequence[str]) -> dict[str, Any] | 
         check_allowed(response.status_code, client)
         if response.is_redirect:
             raise NotWhatWasAskedError(
-                f"{client.base_url} redirects to {response.headers.get('location', 'another address')}",
+                f"{client.base_url} redirects to {_place(response)}",
                 "give the address it redirects to: no key is sent to a place that was not named",
             )
         if response.status_code == 200:
