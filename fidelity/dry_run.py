@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fidelity import fault_region, forecast, preflight
-from fidelity.engines import openai_habits, vocabulary
-from fidelity.engines.facts import ServerFacts
-from fidelity.engines.registry import meet
+from fidelity.engines import vocabulary
+from fidelity.engines.facts import EMBEDDED, ServerFacts
+from fidelity.engines.registry import engine_of, meet
+from fidelity.engines.request import Request
 from fidelity.errors import ServerError
 from fidelity.plan import Arm, RunPlan
 from fidelity.probes.cells import Cell, choose_cells
@@ -16,11 +17,24 @@ from fidelity.probes.decode import samples
 from fidelity.probes.draft import rows_together
 from fidelity.probes.part import Part
 from fidelity.probes.resend import SHOW_TOKENS
+from fidelity.prompts.counted import Counted
 from fidelity.report.words import readable
 from fidelity.servers.attach import attach
 from fidelity.servers.running import RunningServer
 
-PATHS = {"openai": openai_habits.PATH}
+READ = {
+    "sglang": "GET /server_info and /model_info once",
+    "vllm": "GET /v1/models, /version, /metrics and /server_info once",
+    "llamacpp": "GET /props, /v1/models, /slots and /metrics once",
+    "openai": "GET /v1/models once",
+}
+"""By engine, the pages that tell the facts."""
+
+LOAD = {"sglang": "/v1/loads", "vllm": "/metrics", "llamacpp": "/slots and /metrics"}
+"""By engine, the pages that tell the load."""
+
+TOKENS = {"llamacpp": "/apply-template and /tokenize"}
+"""By engine, the paths that turn a prompt into ids where it is not /tokenize alone."""
 
 
 def dry_run(plan: RunPlan, console: Console) -> None:
@@ -40,14 +54,14 @@ def _dry_run(plan: RunPlan, arm: Arm, console: Console) -> None:
         facts = fault_region.learn(plan.target, meet(server.client, plan.target.api))
         preflight.prove(plan, arm, facts)
         cells = choose_cells(plan.resend, facts)
-        knows_ids = facts.vocab_size is not None or bool(plan.prompts.tokenizer) or "ids" in facts.lacks
-        asks = not knows_ids and vocabulary.can_be_asked(facts)
-        warnings = list(preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids or asks))
+        known = bool(plan.prompts.tokenizer) or preflight.knows_ids(facts, facts.vocab_size)
+        asks = not known and vocabulary.can_be_asked(facts)
+        warnings = list(preflight.warnings(plan, server, facts, cells, knows_ids=known or asks))
         parts = list(
             forecast.parts(plan, facts, cells, 1, batches=preflight.may_load(plan, server), screens=True)
         )
-        lines = list(_lines(plan, server, facts, cells, parts, asks=asks))
-    path = PATHS.get(facts.engine, "/generate")
+        path = _path(facts)
+        lines = list(_lines(plan, server, facts, cells, parts, path, asks=asks, as_text=not (known or asks)))
     console.print(f"dry run: nothing was sent to {server.url}{path}", markup=False)
     console.print(f"the server is {facts.engine} {facts.version}, serving {facts.model}", markup=False)
     console.print(_table(parts, path))
@@ -55,6 +69,13 @@ def _dry_run(plan: RunPlan, arm: Arm, console: Console) -> None:
         console.print(line, markup=False)
     for message in warnings:
         console.print(f"warning: {readable(message)}", markup=False)
+
+
+def _path(facts: ServerFacts) -> str:
+    """Where this server takes what it is to compute."""
+    prompt = Counted([{"role": "user", "content": ""}], 1) if "ids" in facts.lacks else [0]
+    path, _ = engine_of(facts).call([Request(prompt, "")], single=True)
+    return path
 
 
 def _table(parts: Sequence[Part], path: str) -> Table:
@@ -78,8 +99,10 @@ def _lines(
     facts: ServerFacts,
     cells: Sequence[Cell],
     parts: Sequence[Part],
+    path: str,
     *,
     asks: bool,
+    as_text: bool,
 ) -> Iterator[str]:
     hits = plan.prompts.count * len(cells) * plan.resend.hits if "resend" in plan.selected else 0
     watched = hits + (plan.decode_size[0] if "decode" in plan.selected else 0)
@@ -91,27 +114,28 @@ def _lines(
         yield "at temperature 1: the second decode leg, after a clean first one (--allow-sampling)"
     if "impact" in plan.selected and "tools" not in facts.lacks:
         yield "POST /v1/chat/completions for its tool calls, if the server parses them"
-    yield f"at most: {_limits(plan)}"
+    yield f"at most: {_limits(plan, path)}"
     if preflight.seeks_grid(facts):
         yield (
             f"the grid of the cache is found first: where it is not {facts.grid}, as is taken here, lengths "
             "and requests are others"
         )
-    if facts.engine == "openai":
+    name = "sglang" if facts.engine == EMBEDDED else facts.engine
+    if name == "openai":
         yield (
             "one more for each field that is refused, prompt that is passed over, frame that is too long, or "
             "word that takes no constant number of tokens"
         )
-        yield "GET /v1/models once; nothing is flushed, and /health is never asked"
-        return
     if asks:
-        yield "POST /generate once more, with an id that is refused: the refusal tells the vocabulary's size"
-    if not plan.prompts.tokenizer:
-        yield "POST /tokenize to fit each prompt to each length, some 2 to 10 times for each"
-    if facts.vocab_size is None and not asks and not plan.prompts.tokenizer:
+        yield f"POST {path} once more, with an id that is refused: the refusal tells the vocabulary's size"
+    if not plan.prompts.tokenizer and "ids" not in facts.lacks:
+        tokens = TOKENS.get(name, "/tokenize")
+        yield f"POST {tokens} to fit each prompt to each length, some 2 to 10 times for each"
+    if as_text:
         yield "POST /detokenize once for each prompt and length: text is sent in place of ids"
-    yield f"GET /v1/loads on both sides of each of {watched} hits and decodes, if the server has it"
-    yield "GET /server_info and /model_info once; nothing is flushed, and /health is never asked"
+    if name in LOAD:
+        yield f"GET {LOAD[name]} on both sides of each of {watched} hits and decodes, if the server has it"
+    yield f"{READ[name]}; nothing is flushed, and /health is never asked"
 
 
 def _at_once(plan: RunPlan, facts: ServerFacts) -> str:
@@ -125,10 +149,10 @@ def _at_once(plan: RunPlan, facts: ServerFacts) -> str:
     return f"a warm-up batch of 4{more} (--allow-load), else one"
 
 
-def _limits(plan: RunPlan) -> str:
+def _limits(plan: RunPlan, path: str) -> str:
     limits = []
     if plan.max_requests is not None:
-        limits.append(f"{plan.max_requests} requests to /generate")
+        limits.append(f"{plan.max_requests} requests to {path}")
     if plan.max_minutes is not None:
         limits.append(f"{plan.max_minutes:g} minutes")
     if plan.target.rate is not None:

@@ -63,10 +63,15 @@ def may_load(plan: RunPlan, server: RunningServer) -> bool:
     return server.owned or plan.target.allow_load
 
 
+def knows_ids(facts: ServerFacts, vocab_size: int | None) -> bool:
+    """Can prompts be sent as ids, or does the API take none anyway?"""
+    return vocab_size is not None or facts.refuses_unknown_ids or "ids" in facts.lacks
+
+
 def warnings(
     plan: RunPlan, server: RunningServer, facts: ServerFacts, cells: Sequence[Cell], *, knows_ids: bool
 ) -> Iterator[str]:
-    """What changes how much the run can prove. `knows_ids`: the vocabulary's size is known."""
+    """What changes how much the run can prove. `knows_ids`: as of the function of that name."""
     yield from facts.notes
     if not knows_ids:
         yield "the size of the vocabulary is not known: prompts are sent as text, not as token ids"

@@ -217,7 +217,7 @@ def _run_arm(work: Run, arm: Arm, visit: int) -> Iterator[Event]:
         )
         seconds = time.monotonic() - started
         yield ServerReady(arm.name, facts, tuple(cells), _requests(work, at), seconds)
-        knows_ids = session.vocab_size is not None or facts.refuses_unknown_ids or "ids" in facts.lacks
+        knows_ids = preflight.knows_ids(facts, session.vocab_size)
         for message in preflight.warnings(plan, server, facts, cells, knows_ids=knows_ids):
             yield at.warn(message)
         yield from map(Sent, warmup.warm_up(session, prompts.samples(cells), plan.resend))
