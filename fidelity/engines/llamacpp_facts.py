@@ -103,6 +103,8 @@ def _notes(props: Mapping[str, Any], load: Load | None) -> list[str]:
         "flush nothing",
         "the server does not tell whether its model keeps a recurrent state: hits follow a prompt that ends "
         "where they resume, and only their own counts prove them",
+        "with a recurrent state the server ends each prompt's prefill in a batch of its last tokens (4 were "
+        "seen): a cold send and a hit with that tail may share their last step, and only tail 1 differs",
     ]
     if "unknown" in str(props.get("build_info") or "unknown"):
         notes.append("the server does not tell its version")

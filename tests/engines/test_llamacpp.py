@@ -151,6 +151,7 @@ def test_requests_are_pinned_and_that_is_said(native: dict[str, Any]) -> None:
     with client({"/props": {**native["props"], "total_slots": 4}}) as server:
         facts = llamacpp.facts(server)
     assert "every request is pinned to slot 0 of 4" in facts.notes
+    assert any("only tail 1 differs" in note for note in facts.notes)
     assert facts.vocab_size is None
 
 
