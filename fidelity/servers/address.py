@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import httpx
-
 from fidelity.errors import PlanError
 
 
 def check_url(url: str) -> str:
     """The URL without its last slash. Raises PlanError for one that is none, or that would carry a secret
     into the record."""
+    # Every command reads a plan, and few of them send anything.
+    import httpx
+
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
