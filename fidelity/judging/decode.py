@@ -76,9 +76,7 @@ def _judge_cell(
     excused = [obs for obs, roles, rules in found if not rules and corrupt_rules(obs, roles.get("rescore"))]
     if state == PASS and excused:
         state = INCONCLUSIVE
-        reason = (
-            f"{len(excused)} of {len(found)} answers hold tokens that only noise of its own explains"
-        )
+        reason = f"{len(excused)} of {len(found)} answers hold tokens that only noise of its own explains"
     if state == NOT_EXERCISED and found and all(_silent(obs) for obs, _, _ in found):
         state, reason = NOT_APPLICABLE, "the server gives no logprobs"
     lower, upper, figures = rate_limits(len(corrupt), exercised, limits)
