@@ -28,6 +28,7 @@ from fidelity.verdicts import FAIL, INCONCLUSIVE, NOT_APPLICABLE, PASS, Compared
 PROBE = "resend"
 NAME = "cold answers of the replicas"
 LEAST_FLIPS = 2
+SALTED = "prompts are salted per address; they were not sent the same tokens"
 
 Ids = tuple[int, ...]
 
@@ -59,11 +60,29 @@ def compare(
     by_arm: Mapping[str, Sequence[Observation]],
     limits: Thresholds,
 ) -> list[Comparison]:
-    """One comparison of all replicas that answered; none where the arms are no replicas."""
+    """One comparison of all replicas that answered, and one of those whose tokens are not known; none where
+    the arms are no replicas."""
     if not plan.replicated:
         return []
-    cold = {arm.name: _cold_answers(by_arm.get(arm.name, ())) for arm in plan.arms}
+    answered = {arm.name: _cold_answers(by_arm.get(arm.name, ())) for arm in plan.arms}
+    cold = {name: {ids: group for ids, group in own.items() if ids} for name, own in answered.items()}
     names = [name for name, own in cold.items() if own]
+    found = _compare_known(plan, records, cold, names, limits)
+    unknown = [name for name, own in answered.items() if own and name not in names]
+    # A router sends each prompt to one replica: its replicas are not held against each other at all.
+    if unknown and len(names) + len(unknown) > 1 and plan.target.replicas == 1:
+        why = f"{SALTED}: nothing holds {' and '.join(unknown)} against the others"
+        found.append(Comparison(PROBE, NAME, ((names or unknown)[0], unknown[-1]), INCONCLUSIVE, why))
+    return found
+
+
+def _compare_known(
+    plan: RunPlan,
+    records: Mapping[str, ArmRecord],
+    cold: Mapping[str, Mapping[Ids, Group]],
+    names: Sequence[str],
+    limits: Thresholds,
+) -> list[Comparison]:
     models = {name: str(records[name].facts.get("model")) for name in names if name in records}
     if len(names) < 2:
         return []
@@ -74,16 +93,18 @@ def compare(
     pairs = {(a, b): _pair(cold[a], cold[b], limits, plan.seed) for a, b in combinations(names, 2)}
     if not any(pair.count for pair in pairs.values()):
         why = "no two replicas were sent the same tokens, so their cold answers are not compared"
-        return [Comparison(PROBE, NAME, ends, NOT_APPLICABLE, why)]
+        routed = plan.target.replicas > 1
+        return [Comparison(PROBE, NAME, ends, NOT_APPLICABLE if routed else INCONCLUSIVE, why)]
     state, reason = _decide(names, pairs)
     headings = ("JSD", "allowed")
     return [Comparison(PROBE, NAME, ends, state, reason, tuple(_rows(pairs)), headings=headings)]
 
 
 def _cold_answers(observations: Sequence[Observation]) -> dict[Ids, Group]:
+    """By the ids that were sent; all whose ids are not known are one."""
     found = {}
     for group in groups_of(observations):
-        if group.last and group.cold.input_ids and not_cold(group.cold) is None:
+        if group.last and not_cold(group.cold) is None:
             found[tuple(group.cold.input_ids)] = group
     return found
 

@@ -177,3 +177,13 @@ def test_max_requests_counts_what_learns_lengths(runs: Runs) -> None:
     played = runs(fake, max_requests=10)
     assert played.manifest.status == "out of requests"
     assert len(fake.bodies) == 10
+
+
+def test_several_addresses_cannot_be_held_against_each_other(play: Callable[..., Any]) -> None:
+    arms = [{"name": name, "url": f"http://{name}:1"} for name in "ab"]
+    wrong = FakeOpenAI(step=64, fault="hard flip", affects=lambda number, role: True)
+    over = {"target": TARGET, "arms": arms, "thresholds": {"slack": 0.1}}
+    played = play({"a": FakeOpenAI(step=64), "b": wrong}, over)
+    (found,) = played.verdict.comparisons
+    assert (found.state, found.arms, played.verdict.exit_code) == ("inconclusive", ("a", "b"), 11)
+    assert "prompts are salted per address" in found.reason

@@ -107,9 +107,19 @@ def test_other_tokens_are_not_compared() -> None:
     other = replica("b")
     for record in other:
         record.input_ids = record.input_ids and [9, *record.input_ids]
-    assert compared(replica("a"), other).state == "not applicable"
+    assert compared(replica("a"), other).state == "inconclusive"
     third = compared(replica("a"), other, replica("c"))
     assert (third.state, "were not sent the same tokens" in third.reason) == ("inconclusive", True)
+
+
+def test_prompts_whose_tokens_are_not_known_are_no_comparison() -> None:
+    a, b, c = (replica(name, PROMPTS * (name == "b")) for name in "abc")
+    for record in (*a, *b):
+        record.input_ids = []
+    for both in (compared(a, b), compared(a, c)):
+        assert both.state == "inconclusive"
+        assert "salted per address" in both.reason
+    assert compared(a, b).arms == ("a", "b")
 
 
 def test_other_models_are_no_replicas() -> None:
