@@ -10,7 +10,7 @@ from fidelity.manifest import ArmRecord, Manifest
 from fidelity.memory import no_collection
 from fidelity.observations import Observation
 from fidelity.plan import RunPlan, Thresholds
-from fidelity.routed import by_replica
+from fidelity.routed import by_replica, lay_over
 from fidelity.verdicts import (
     COULD_NOT_RUN,
     FAIL,
@@ -43,7 +43,7 @@ def judge(
     limits = thresholds or plan.thresholds
     with no_collection():
         arms = [
-            _as_ended(arm, manifest.arms.get(arm.name))
+            _as_ended(lay_over(arm, observations), manifest.arms.get(arm.name))
             for arm in judge_arms(plan, manifest.arms, observations, limits.each_look)
         ]
         comparisons = _compare_arms(manifest, observations, limits.each_look)

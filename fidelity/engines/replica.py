@@ -57,6 +57,12 @@ def heed(client: httpx.Client, response: httpx.Response) -> None:
     watched.last = told[0] if told else None
 
 
+def forget(client: httpx.Client) -> None:
+    """Before a request, so that the last answer's name is not taken for who leaves this one without any."""
+    if client in _CLIENTS:
+        _CLIENTS[client].last = None
+
+
 def last(client: httpx.Client) -> str | None:
     """Who gave the last answer; None where it is not told, or nobody asked to know."""
     watched = _CLIENTS.get(client)

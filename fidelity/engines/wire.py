@@ -32,6 +32,7 @@ def post(
     """Send JSON once, within `timeout` seconds (the client's own when None or shorter); an Answer that failed
     where no reply came, or one that asks to wait. Never retries."""
     limits = [limit for limit in (timeout, client.timeout.read) if limit is not None]
+    replica.forget(client)
     start = time.perf_counter()
     try:
         response = client.post(path, json=dict(body), timeout=min(limits, default=None), headers=headers)

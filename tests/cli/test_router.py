@@ -96,3 +96,41 @@ def test_one_server_is_not_asked_who_it_is(check: Callable[..., Done]) -> None:
     done = check(Router(FakeSglang(), FakeSglang()))
     assert list(states(done)) == ["none"]
     assert {obs["answer"]["replica"] for obs in done.observations} == {None}
+
+
+class Nameless(Router):
+    """Its error pages name no pod."""
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle(request)
+        if answer.status_code >= 400:
+            del answer.headers[self.told]
+        return answer
+
+
+def _odd(_: int, right: str) -> bool:
+    """Of half the prompts, all that is sent."""
+    return right[-1:] in "13579"
+
+
+def test_a_broken_answer_that_names_no_replica_is_a_failure(check: Callable[..., Done]) -> None:
+    bad = FakeSglang(fault="nan 500", affects=_odd)
+    done = check(Nameless(FakeSglang(), bad), "--replicas", "2", "--prompts", "16")
+    assert states(done)["replica not told"] == "fail", done.out
+    assert done.code == 10
+
+
+def test_who_left_a_request_without_an_answer_is_not_told(check: Callable[..., Done]) -> None:
+    left: list[int] = []
+
+    def crash(request: httpx.Request) -> httpx.Response | None:
+        """Fail one cold send."""
+        if request.url.path == "/generate" and "@" in str(json.loads(request.content)["extra_key"]):
+            left.append(1)
+            if len(left) == 1:
+                return httpx.Response(502, text="bad gateway")
+        return None
+
+    done = check(Nameless(FakeSglang(), FakeSglang(sees=crash)), "--replicas", "2")
+    assert states(done) == {"pod-0": "pass", "pod-1": "pass", "replica not told": "inconclusive"}
+    assert done.code == 11
