@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fidelity.compare import top_probability
 from fidelity.comparison import OTHER_TOKENS, Sends
 from fidelity.evidence import Group, not_cold
 from fidelity.plan import Thresholds
@@ -20,6 +21,9 @@ from fidelity.stats.equivalence import holm
 from fidelity.stats.rates import clopper_pearson
 from fidelity.stats.topk import BoolArray, FloatArray
 from fidelity.verdicts import FAIL, INCONCLUSIVE, PASS, CellVerdict, Figure
+
+CERTAIN = 0.9
+"""Cold top-1 probability from which a right answer is known and not guessed."""
 
 JSD, MOVE = "mean JSD", "mean |delta logprob|"
 """The two sizes of a shift, in nats: JSD weighs by probability, and sees little where an answer is sure; the
@@ -123,8 +127,9 @@ def neighbour_rule(
     """Cold answers wrong at a suspect length and right at all its neighbours: an engine whose cold prefill
     runs the same faulty last step shows nothing else. Fails as corrupt prompts do, by the lower limit of
     their rate; a rate that is itself above the allowed one is no pass. (Its upper limit is not asked for: a
-    near-tie can fall either way at one length.) `neighbours` are the groups of other lengths."""
-    right = [{group.prompt: group.begins_right for group in cell if group.last} for cell in neighbours]
+    near-tie can fall either way at one length.) `neighbours` are the groups of other lengths; a right answer
+    counts where its model is sure of it, as a guess can change with a prompt's length."""
+    right = [{group.prompt: _knows(group) for group in cell if group.last} for cell in neighbours]
     judged = [
         (group, [cell[group.prompt] for cell in right if group.prompt in cell])
         for group in groups
@@ -156,6 +161,10 @@ def neighbour_rule(
     if verdict.state == PASS and rate > limits.max_rate and wrong > 1:
         return replace(verdict, state=INCONCLUSIVE, reason=counted)
     return verdict
+
+
+def _knows(group: Group) -> bool:
+    return group.begins_right and top_probability(group.cold.answer) >= CERTAIN
 
 
 def _with_shifts(verdict: CellVerdict, shifts: Sequence[Shift], limits: Thresholds) -> CellVerdict:
