@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fidelity.compare import top_probability
 from fidelity.judge import judge
 from fidelity.manifest import ArmRecord, Manifest
 from fidelity.observations import Observation
@@ -202,6 +203,18 @@ def test_cold_answers_that_share_the_fault_are_told_by_their_neighbours(
             f"{wrong} of 30 known answers are wrong even cold at 193 tokens and right at "
             f"{len(tails) - 1} other lengths: cold and hit share the fault"
         )
+
+
+def test_what_a_model_only_guesses_at_other_lengths_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = conditions(1, 2, 33)
+    records = simulated(plan, 0.0, 0.0, 0.0, noise="zero")
+    for one in records:
+        if one.cell == plan[0].name:
+            one.answer.text = "wrong"
+    assert judged(records, plan).state == FAIL
+    sure = max(top_probability(one.answer) for one in records if one.role == "cold")
+    monkeypatch.setattr("fidelity.shift_judge.CERTAIN", sure + 1e-9)
+    assert judged(records, plan).state == PASS
 
 
 def test_a_question_that_is_wrong_at_every_length_proves_nothing() -> None:
