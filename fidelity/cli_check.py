@@ -6,11 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from fidelity.cli_options import (
+    CaFileOption,
     EngineOption,
     GpuOption,
     HeaderFileOption,
     Many,
     OutputOption,
+    PaceOption,
+    ServedModelOption,
+    TimeoutOption,
     with_plan_options,
 )
 
@@ -36,21 +40,13 @@ def check(
     engine: EngineOption = None,
     gpu: GpuOption = None,
     header_file: HeaderFileOption = None,
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificate authorities to trust, in PEM form.")
-    ] = None,
-    served_model: Annotated[
-        str | None, typer.Option("--served-model", help="The name the server must serve its model under.")
-    ] = None,
+    ca_file: CaFileOption = None,
+    served_model: ServedModelOption = None,
     max_requests: Annotated[
         int | None, typer.Option("--max-requests", help="End as partial after so many requests.")
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", help="Seconds one request may take. [default: 120]")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="Requests of any kind per second, at most.")
-    ] = None,
+    timeout: TimeoutOption = None,
+    rate: PaceOption = None,
     allow_load: Annotated[
         bool,
         typer.Option("--allow-load", help="Allow several requests at once, as batches need."),

@@ -103,6 +103,16 @@ EngineOption = Annotated[
 HeaderFileOption = Annotated[
     Path | None, typer.Option("--header-file", help="Headers to send, one `Name: value` a line.")
 ]
+CaFileOption = Annotated[
+    Path | None, typer.Option("--ca-file", help="Certificate authorities to trust, in PEM form.")
+]
+ServedModelOption = Annotated[
+    str | None, typer.Option("--served-model", help="The name the server must serve its model under.")
+]
+PaceOption = Annotated[float | None, typer.Option("--rate", help="Requests of any kind per second, at most.")]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", help="Seconds one request may take. [default: 120]")
+]
 
 
 def _plan_options(

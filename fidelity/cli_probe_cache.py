@@ -1,30 +1,29 @@
 """`fidelity probe-cache`: parse, call, exit code."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fidelity.cli_options import EngineOption, HeaderFileOption, TokenizerOption
+from fidelity.cli_options import (
+    CaFileOption,
+    EngineOption,
+    HeaderFileOption,
+    PaceOption,
+    ServedModelOption,
+    TimeoutOption,
+    TokenizerOption,
+)
 
 
 def probe_cache(
     url: Annotated[str, typer.Argument(help="http://HOST:PORT of a running server.")],
     engine: EngineOption = None,
     header_file: HeaderFileOption = None,
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificate authorities to trust, in PEM form.")
-    ] = None,
-    served_model: Annotated[
-        str | None, typer.Option("--served-model", help="The name the server must serve its model under.")
-    ] = None,
+    ca_file: CaFileOption = None,
+    served_model: ServedModelOption = None,
     tokenizer: TokenizerOption = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="Requests of any kind per second, at most.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", help="Seconds one request may take. [default: 120]")
-    ] = None,
+    rate: PaceOption = None,
+    timeout: TimeoutOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be sent; compute nothing on the server.")
     ] = False,

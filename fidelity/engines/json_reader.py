@@ -55,3 +55,8 @@ def error_message(data: Any, text: str) -> str:
 def is_nan_error(status: int, message: str) -> bool:
     """A server whose JSON encoder met a NaN: sglang answers 500, vLLM 400."""
     return status in (400, 500) and OUT_OF_RANGE in message.lower()
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens as it was told; None for what is no whole number."""
+    return value if type(value) is int else None

@@ -16,7 +16,7 @@ from fidelity.engines import json_reader
 from fidelity.engines.llamacpp_facts import facts, look, recognise
 from fidelity.engines.llamacpp_tokenizer import LlamacppTokenizer
 from fidelity.engines.request import Request
-from fidelity.engines.wire import parsed, post, shaped, unusable
+from fidelity.engines.wire import alive, parsed, post, shaped, unusable
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post
 
@@ -54,10 +54,7 @@ def generate_batch(
 
 def answers(client: httpx.Client) -> bool:
     """Does the server still answer, by an endpoint that computes nothing?"""
-    try:
-        return client.get("/props", timeout=10).status_code < 500
-    except httpx.TransportError:
-        return False
+    return alive(client, "/props")
 
 
 def call(requests: Sequence[Request], *, single: bool) -> tuple[str, dict[str, Any]]:

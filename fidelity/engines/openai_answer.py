@@ -56,8 +56,8 @@ def _read(data: Mapping[str, Any], latency: float, text: str) -> Answer:
         latency=latency,
         text=thought + content,
         output_ids=ids,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")),
+        prompt_tokens=json_reader.count(usage.get("prompt_tokens")),
+        cached_tokens=json_reader.count(details.get("cached_tokens")),
         finish_reason=choice.get("finish_reason"),
         logprobs=logprobs,
         top=top,
@@ -151,7 +151,3 @@ def _added(one: float, other: float) -> float:
         return one if not math.isfinite(one) else other
     high = max(one, other)
     return high + math.log(math.exp(one - high) + math.exp(other - high))
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int else None

@@ -12,7 +12,7 @@ from fidelity.engines import json_reader
 from fidelity.engines.facts import ServerFacts, read_facts
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import look
-from fidelity.engines.wire import first_found, parsed, post, shaped, unusable
+from fidelity.engines.wire import alive, first_found, parsed, post, shaped, unusable
 from fidelity.errors import NotWhatWasAskedError
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
@@ -60,10 +60,7 @@ def generate_batch(
 
 def answers(client: httpx.Client) -> bool:
     """Does the server still answer, by an endpoint that computes nothing?"""
-    try:
-        return client.get("/model_info", timeout=10).status_code < 500
-    except httpx.TransportError:
-        return False
+    return alive(client, "/model_info")
 
 
 def _post(
@@ -188,8 +185,8 @@ def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | Non
         error=str(error) if error else None,
         text=item.get("text"),
         output_ids=ids,
-        prompt_tokens=_count(meta.get("prompt_tokens")),
-        cached_tokens=_count(meta.get("cached_tokens")),
+        prompt_tokens=json_reader.count(meta.get("prompt_tokens")),
+        cached_tokens=json_reader.count(meta.get("cached_tokens")),
         finish_reason=str(reason) if reason else None,
         logprobs=chosen,
         top=top,
@@ -197,7 +194,7 @@ def _read_item(item: Any, latency: float, text: str, wanted: Sequence[int] | Non
         faces=dict(faces),
         values=values,
         mismatched=mismatched,
-        dp_rank=_count(meta.get("dp_rank")),
+        dp_rank=json_reader.count(meta.get("dp_rank")),
         raw=text[:20_000] if faces or error or mismatched else None,
         scored=scored,
         scored_top=scored_top,
@@ -222,7 +219,3 @@ def _rows(positions: Any, faces: Counter[str]) -> list[Row]:
     for position in positions or []:
         rows.append([(int(entry[1]), json_reader.number(entry[0], faces)) for entry in position or []])
     return rows
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int else None

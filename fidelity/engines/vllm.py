@@ -16,7 +16,7 @@ from fidelity.engines.prometheus import scrape, total
 from fidelity.engines.request import Request
 from fidelity.engines.solitude import Load
 from fidelity.engines.vllm_facts import facts, served, version
-from fidelity.engines.wire import post, read_body
+from fidelity.engines.wire import alive, post, read_body
 from fidelity.observations import Answer, Row
 from fidelity.prompts.tokenizers import ChatTokenizer, Post, ServerTokenizer
 
@@ -85,10 +85,7 @@ def _salt(namespace: str) -> str:
 
 def answers(client: httpx.Client) -> bool:
     """Does the server still answer, by an endpoint that computes nothing?"""
-    try:
-        return client.get("/version", timeout=10).status_code < 500
-    except httpx.TransportError:
-        return False
+    return alive(client, "/version")
 
 
 def look(client: httpx.Client) -> Load | None:
@@ -136,8 +133,8 @@ def _read(data: Mapping[str, Any], latency: float, text: str, request: Request) 
         latency=latency,
         text=choice.get("text") if request.max_new_tokens else None,
         output_ids=ids,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")),
+        prompt_tokens=json_reader.count(usage.get("prompt_tokens")),
+        cached_tokens=json_reader.count(details.get("cached_tokens")),
         finish_reason=choice.get("finish_reason"),
         logprobs=chosen,
         top=top,
@@ -178,7 +175,3 @@ def _first(row: Mapping[str, Any] | None, count: int, faces: Counter[str]) -> Ro
         for token, entry in entries
         if entry.get("rank") is None or entry["rank"] <= count
     ]
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int else None

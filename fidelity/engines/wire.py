@@ -56,6 +56,14 @@ def parsed(text: str) -> Any:
         return None
 
 
+def alive(client: httpx.Client, path: str) -> bool:
+    """Does the server answer a GET of `path` with anything but a failure of its own?"""
+    try:
+        return client.get(path, timeout=10).status_code < 500
+    except httpx.TransportError:
+        return False
+
+
 def read_body(status: int, text: str, latency: float, read: Callable[[Any], Answer]) -> Answer:
     """The one answer of a response, by `read` of its JSON; every oddity is kept with the raw body."""
     data = parsed(text)
